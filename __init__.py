@@ -4,7 +4,7 @@ if __package__:
     WEB_DIRECTORY = "./web"
 
     async def comfy_entrypoint():
-        """The node list, asked for once by ComfyUI."""
+        """The node list, requested once by ComfyUI."""
         import logging
 
         from .wan_core.packages import check_versions

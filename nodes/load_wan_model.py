@@ -14,7 +14,7 @@ from ..wan_core.errors import ConfigError, PlacementError, WanTrainerError
 from ..wan_core.files import Roots, file_mark
 from ..wan_core.footprint import weights_once_loaded
 from ..wan_core.job import notes_on_cards, remarks_on_cards
-from ..wan_core.load import ModelPlan, WanFile, inspect_model, inspect_pair, settled, unpacked_kinds
+from ..wan_core.load import ModelPlan, WanFile, inspect_model, inspect_pair, resolved, unpacked_kinds
 from ..wan_core.placement import PlacementConfig
 from ..wan_core.precision import PRESETS, PrecisionPolicy
 from .bridge import folders
@@ -156,7 +156,7 @@ class LoadWanModel(io.ComfyNode):
         )
         roots = folders.roots()
         on_cards = _said_of_cards(plan)
-        plan = settled(plan, _files(plan, roots))
+        plan = resolved(plan, _files(plan, roots))
         files = _files(plan, roots)
         handle = ModelHandle(plan, files[0].variant, files[0].compute_dtype, files[0].quantization, base_precision)
         compute, policy = handle.compute_dtype, plan.precision.preset
@@ -170,7 +170,7 @@ class LoadWanModel(io.ComfyNode):
 
 
 def _chosen(diffusion_model: str | None) -> str:
-    """Returns the requested file; the first of the menu where a queued graph leaves it out."""
+    """Returns the requested file; the first of the menu where a queued graph lacks it."""
     known = folders.diffusion_models()
     if not known:
         raise ConfigError("models/diffusion_models holds no model. Put a Wan model there, then press R on the canvas.")

@@ -60,8 +60,8 @@ class WanDatasetFromFile(io.ComfyNode):
                     text(
                         "other_file",
                         "",
-                        "Path to use instead of file: below those folders, or root:path. Empty: file is used. Set it "
-                        "when the menu does not list your file.",
+                        "Path to use instead of file: below the input folder or a listed root, or root:path. Empty: "
+                        "file is used. Set it when the menu does not list your file.",
                     ),
                     text("path_column", "", f"Column with the path of each clip, relative to the list. {usual}"),
                     text("caption_column", "", f"Column with the captions. {usual}"),
@@ -119,7 +119,7 @@ class WanDatasetFromFile(io.ComfyNode):
         """Refuses a file before anything runs. It checks `file` itself, so that one newer than the menu passes."""
         try:
             require_pyav()
-            if other_file is not None and (file is not None or other_file):  # else linked or left out
+            if other_file is not None and (file is not None or other_file):  # else linked or absent
                 _file(file, other_file)
         except WanTrainerError as error:
             return announced(error)
@@ -209,7 +209,7 @@ def _source_files() -> list[str]:
 
 
 def _file(file: str | None, other_file: str) -> Path:
-    """Returns the requested file: typed, chosen, or the first of the menu where a queued graph leaves it out."""
+    """Returns the requested file: typed, chosen, or the first of the menu where a queued graph lacks it."""
     input_root, *extra_roots = allowed_places()
     requested = other_file.strip() or (next(iter(_source_files()), "") if file is None else file)
     return allowed_file(requested, input_root=input_root, extra_roots=extra_roots)

@@ -27,7 +27,7 @@ class Backend:
     float8: bool = True
     """whether it stores float8 tensors"""
     late_copies: bool = False
-    """whether copies run beside the computation: streams, events and page-locked memory; elsewhere a copy waits"""
+    """whether copies run during the computation: streams, events and page-locked memory; elsewhere a copy waits"""
     shares_host: bool = False
     """whether its memory is the computer's own"""
     triton: bool = False
@@ -308,5 +308,5 @@ class _Apple:
 
 
 def _module(device: torch.device) -> Any:
-    # Not torch.accelerator: of what is asked here, torch 2.6 has its `synchronize` and `device_count` alone.
+    # Not torch.accelerator: of the functions used here, torch 2.6 has `synchronize` and `device_count` alone.
     return _Apple if device.type == "mps" else torch.get_device_module(device.type)

@@ -169,7 +169,7 @@ def serve(prepare: Callable[[], Operation], memory_bytes: int) -> int:
     Answers go to a private copy of fd 1, which is redirected to stderr, so library output cannot break the protocol. A
     thread watches stdin and exits the process when the parent dies, even if a library hangs.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl+C, which reaches the whole process group
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl+C, which reaches the complete process group
     replies = _private_stdout()
     _limit_memory(memory_bytes)
     try:

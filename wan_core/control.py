@@ -56,7 +56,7 @@ def stop_on_signals(stop: Callable[[str], bool]) -> None:
 
 def _ignore_signals() -> None:
     """Leave the stop signals to the parent process, which sends a command instead."""
-    # Terminals and service managers signal the whole process group. After the parent's command, a signal of our own
+    # Terminals and service managers signal the complete process group. After the parent's command, a signal of our own
     # would be the second one, which ends the process at once.
     if threading.current_thread() is threading.main_thread():
         for name in ("SIGINT", "SIGTERM", "SIGHUP"):

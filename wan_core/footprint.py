@@ -22,10 +22,10 @@ from .load import (
     check_plan_devices,
     inspect_model,
     inspect_pair,
+    offloaded_bytes,
     pack_without_values,
     packed_forms,
     quantized_anew,
-    resting_bytes,
     stays_stored,
 )
 from .lora import STARTS_IN_THE_WEIGHT, LoraConfig, count_values, inject_lora
@@ -54,7 +54,7 @@ def placements_of(plan: ModelPlan, num_blocks: int) -> tuple[Placement, ...]:
 def weights_once_loaded(plan: ModelPlan, found: WanFile) -> int:
     """Returns the bytes of one copy of the loaded base weights, over all devices."""
     numerics = plan.precision.numerics(found.compute_dtype)
-    return sum(resting_bytes(plan, found, numerics, name, p) for name, p in _parameters(found, numerics).items())
+    return sum(offloaded_bytes(plan, found, numerics, name, p) for name, p in _parameters(found, numerics).items())
 
 
 def planned_weights(plan: ModelPlan, roots: Roots) -> dict[str, int]:
@@ -67,7 +67,7 @@ def planned_weights(plan: ModelPlan, roots: Roots) -> dict[str, int]:
         one: Counter[str] = Counter()
         for placement in placements_of(plan, found.variant.shape.num_layers):
             for name, parameter in parameters.items():
-                one[str(placement.device_of(name))] += resting_bytes(plan, found, numerics, name, parameter)
+                one[str(placement.device_of(name))] += offloaded_bytes(plan, found, numerics, name, parameter)
         planned |= one
     return dict(planned)
 
@@ -114,7 +114,7 @@ def job_shape(
         shape=shape,
         numerics=numerics,
         placement=placement,
-        storage_bytes=partial(resting_bytes, plan, found, numerics),
+        storage_bytes=partial(offloaded_bytes, plan, found, numerics),
         adapt=_Adapt(lora, own),
         as_loaded=_Adapt(lora, own, packed_forms(plan, found), numerics.matmul),
         adapter_values=_adapter_values(shape, lora),

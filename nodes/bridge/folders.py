@@ -73,7 +73,7 @@ def dataset_folders() -> list[str]:
 
 
 def dataset_reference(reference: str | None) -> str:
-    """Returns the requested folder; the first of the menu where a queued graph leaves it out."""
+    """Returns the requested folder; the first of the menu where a queued graph lacks it."""
     return next(iter(dataset_folders()), "") if reference is None else reference
 
 

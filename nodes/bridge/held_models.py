@@ -1,4 +1,4 @@
-"""Models that ComfyUI holds in host memory: names, sizes, and releasing those that no waiting node needs.
+"""Models that ComfyUI holds in host memory: names, sizes, and releasing the ones no waiting node needs.
 
 ComfyUI caches node outputs, models included: a text encoder of 11 GB stays in RAM for the hours of a training whose
 captions are encoded already. ComfyUI's button *Free model and node cache* works between two prompts only, so a training

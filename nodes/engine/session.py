@@ -72,7 +72,7 @@ def run_engine(
 
 
 def free_comfyui_memory() -> None:
-    """Frees ComfyUI's models from every GPU, and from RAM those that no node waits for; ComfyUI loads them again."""
+    """Frees ComfyUI's models from every GPU, and from RAM what no node waits for; ComfyUI loads them again."""
     release_idle_models()  # first: unloading from a GPU offloads to RAM
     mm.unload_all_models()
     # That covers only ComfyUI's own device. Other devices only where they hold a model: any call would create a CUDA

@@ -173,7 +173,7 @@ def fill(model: WanTransformer, offload: BlockOffload, placement: Placement, *, 
                 module.register_parameter(leaf, nn.Parameter(value, requires_grad=p.requires_grad))
         if packed and name.startswith("blocks."):
             assert quantize_block(part, name, QuantizeConfig()) >= 10
-        offload.settle(name, part)
+        offload.offload_block(name, part)
 
 
 def measured(

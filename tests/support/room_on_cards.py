@@ -111,8 +111,8 @@ def swapped(model: WanTransformer) -> dict[str, Any]:
     measures = MemoryMeasures(blocks_to_swap=layers)
     offload = BlockOffload(placement, running_order(layers), measures, copies=lambda _: Watched())
     for number, block in enumerate(model.blocks):
-        offload.settle(f"blocks.{number}", block)
-    placement.check(model, rests=offload.rests)
+        offload.offload_block(f"blocks.{number}", block)
+    placement.check(model, offloads=offload.rests)
     model.offload = offload
     expected = sample(model)
     trained = adapter_parameters(model).values()

@@ -17,7 +17,7 @@ from wan_core.errors import ConfigError, PlacementError
 from wan_core.files import Roots
 from wan_core.job import with_scaled_loss
 from wan_core.job.remarks import notes_on_cards, remark_on_scaling, remarks_on_attention, remarks_on_cards
-from wan_core.load import ModelPlan, check_plan_devices, inspect_model, settled
+from wan_core.load import ModelPlan, check_plan_devices, inspect_model, resolved
 from wan_core.lora import LoraConfig
 from wan_core.model import check_compile
 from wan_core.placement import FreeMemory, PlacementConfig, StepShape, resolve_placement
@@ -129,7 +129,7 @@ def test_a_new_run_computes_in_what_every_card_of_it_has(
 ) -> None:
     put_in(monkeypatch, *cards)
     plan, file = a_file(tmp_path, stored, placement=PlacementConfig(mode="split blocks", devices="all"))
-    found = settled(plan, [file])
+    found = resolved(plan, [file])
     assert found.compute == compute
     assert found.base_precision == ("bf16" if not compute and stored == torch.float32 else "as in file")
     wanted = {"fp16": torch.float16, "fp32": torch.float32, "": torch.bfloat16}[compute]
@@ -141,7 +141,7 @@ def test_a_new_run_computes_in_what_every_card_of_it_has(
 def test_what_was_asked_for_is_taken_on_any_card(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, asked: str) -> None:
     put_in(monkeypatch, T4)
     plan, file = a_file(tmp_path, base_precision=asked)
-    assert settled(plan, [file]) == plan
+    assert resolved(plan, [file]) == plan
 
 
 def test_a_card_without_bf16_is_never_advised_to_take_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_a_plan_says_what_its_cards_do_without(monkeypatch: pytest.MonkeyPatch, 
     for capability, compute, notes in (("7.5", torch.float16, 1), ("8.6", torch.bfloat16, 0)):
         monkeypatch.setenv("WAN_TRAINER_CARD_CAPABILITY", capability)
         plan, file = a_file(tmp_path, torch.bfloat16)
-        plan, file = a_file(tmp_path, compute=settled(plan, [file]).compute)
+        plan, file = a_file(tmp_path, compute=resolved(plan, [file]).compute)
         assert file.compute_dtype == compute
         step = StepShape(batch_size=1, latent_frames=3, latent_height=8, latent_width=8)
         job = Workload(

@@ -37,7 +37,7 @@ from wan_core.files import Roots
 from wan_core.footprint import job_shape, weights_once_loaded
 from wan_core.job.config import read_status
 from wan_core.job.remarks import remarks_on_base
-from wan_core.load import ModelPlan, inspect_model, inspect_pair, materialize, settled
+from wan_core.load import ModelPlan, inspect_model, inspect_pair, materialize, resolved
 from wan_core.lora import LoraConfig, adapter_parameters
 from wan_core.model import WanShape, WanTransformer
 from wan_core.placement import PlacementConfig, StepShape, estimate_memory
@@ -92,7 +92,7 @@ def test_a_new_run_computes_a_float32_file_in_bf16_on_a_gpu_unless_asked(
     put_in(monkeypatch, *[AMPERE] * gpus)
     plan = ModelPlan(base_file="diffusion_models:wan.safetensors", base_precision=asked)
     file = inspect_model(plan, Roots({"diffusion_models": (str(tmp_path),)}))
-    assert settled(plan, [file]).base_precision == found
+    assert resolved(plan, [file]).base_precision == found
 
 
 def test_a_run_that_computes_in_float32_on_a_gpu_says_so_when_it_loads(

@@ -179,7 +179,7 @@ class CacheSet(Config):
             del data["held_out"]
         for group in ("items", "held_out"):
             if group in data:
-                # Defaults are left out, so a new field does not change the fingerprints of stored sets.
+                # Defaults are omitted, so a new field does not change the fingerprints of stored sets.
                 kept = [{k: v for k, v in i.items() if k not in uncounted and _USUAL.get(k) != v} for i in data[group]]
                 data[group] = sorted(kept, key=lambda item: json.dumps(item, sort_keys=True))
         text = json.dumps(data, sort_keys=True, separators=(",", ":"))

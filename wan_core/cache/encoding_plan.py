@@ -55,7 +55,7 @@ class EncodingPlan:
     stored: Mapping[str, Stored] = field(default_factory=dict[str, Stored])
     """key -> format of an entry, unless default"""
     unreadable: Mapping[str, str] = field(default_factory=dict[str, str])
-    """key -> why the entry cannot be encoded; these clips are left out of the set, and `rebuild` tries again"""
+    """key -> why the entry cannot be encoded; these clips are not in the set, and `rebuild` tries again"""
     samples: Mapping[str, Sample] = field(default_factory=dict[str, Sample])
     """key -> sample, of all requested samples"""
     cache_limit_gb: float = 0.0

@@ -88,7 +88,7 @@ class SampleKeys:
 
     def of(self, sample: Sample, config: DatasetConfig) -> dict[str, str]:
         """Returns CacheItem field -> key of a sample; "" if it has no such entry."""
-        # bf16 is left out, so that caches from before the setting are hits.
+        # bf16 is omitted, so that caches from before the setting are hits.
         dtype = {} if config.latent_dtype == "bf16" else {"dtype": config.latent_dtype}
         transform = {**transform_of(sample, self.fps), "space": self.space.name, **dtype}
         digest, given, mask = self.digest_of(sample), "", ""

@@ -100,7 +100,9 @@ class StoredWeight:
         return packed + 4 * self.scales
 
     def without_values(self) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Returns what `WeightReader` gives of a weight that can stay, on the meta device: raw, scale, whole scale."""
+        """Returns what `WeightReader` gives of a weight that can stay, on the meta device: raw, scale,
+        scale of the complete weight.
+        """
         (rows, columns), layout = self.shape, self.layout
         empty = partial(torch.empty, device="meta")
         if layout in BLOCKS:

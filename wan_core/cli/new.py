@@ -121,10 +121,10 @@ def _with_job(config: RunConfig, settings: Path, roots: Roots) -> RunConfig:
 def _with_model(config: RunConfig, roots: Roots) -> RunConfig:
     """Resolves what the model decides: digests, the open shift, and training both experts of a pair."""
     from ..job import trained_variant, with_model_values, with_scaled_loss
-    from ..load import inspect_model, inspect_pair, settled
+    from ..load import inspect_model, inspect_pair, resolved
 
     plan = config.model.of_expert(config.train.expert_name, roots)
-    plan = settled(plan, inspect_pair(plan, roots) if plan.low_noise_file else (inspect_model(plan, roots),))
+    plan = resolved(plan, inspect_pair(plan, roots) if plan.low_noise_file else (inspect_model(plan, roots),))
     expert = "both" if plan.low_noise_file else config.train.expert
     train = with_model_values(replace(config.train, expert=expert), trained_variant(plan, expert, roots))
     return replace(config, model=plan, train=with_scaled_loss(train, plan)).with_digests(roots)

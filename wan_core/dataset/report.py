@@ -154,7 +154,7 @@ def _missing(config: DatasetConfig, files: Sequence[Sample], hint: str) -> list[
 def _turns(config: DatasetConfig, samples: Sequence[Sample], files: Sequence[Sample]) -> list[str]:
     if not config.caption_shuffles:
         return []
-    # Shuffled orders of one caption have the same words, which tells them from other captions of the same file.
+    # Shuffled orders of one caption have the same words, which distinguishes them from other captions of the same file.
     orders: dict[tuple[Path, tuple[str, ...]], set[str]] = {}
     for sample in samples:
         words = tuple(sorted(sample.caption.replace(",", " ").split()))

@@ -63,7 +63,7 @@ def open_regular(path: Path | str, *, follow_links: bool = True) -> BinaryIO:
 
 @contextlib.contextmanager
 def naming(path: Path | str) -> Iterator[None]:
-    """Set the file name of an OSError, which descriptor-relative system calls leave out."""
+    """Set the file name of an OSError, which descriptor-relative system calls omit."""
     try:
         yield
     except OSError as error:

@@ -12,7 +12,7 @@ from ..checkpoint import WanVariant
 from ..errors import CheckpointError, ConfigError
 from ..files import Roots
 from ..kernels import check_ring
-from ..load import ModelPlan, WanFile, inspect_model, inspect_pair, settled_elsewhere
+from ..load import ModelPlan, WanFile, inspect_model, inspect_pair, resolved_elsewhere
 from ..lora import LoraConfig, check_start, count_values, read_start
 from ..model import WanShape, model_without_values, placed_routes, refuse_driven
 from ..parallel import check_clip, exchange_of
@@ -144,7 +144,7 @@ def on_other_cards(config: RunConfig, base_precision: str, loss_scaling: str) ->
     `base_precision`, `loss_scaling`: as requested, before this machine's card resolved them.
     """
     train = replace(config.train, loss_scaling=loss_scaling)
-    plans = settled_elsewhere(config.model, base_precision)
+    plans = resolved_elsewhere(config.model, base_precision)
     return [replace(config, model=plan, train=with_scaled_loss(train, plan)) for plan in plans]
 
 

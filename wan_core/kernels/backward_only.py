@@ -16,7 +16,7 @@ from .autocast import without_autocast
 
 
 def unread(linear: nn.Module, x: Tensor) -> Tensor:
-    """Returns what the graph takes for `linear(x)`: x (..., in) -> (..., out), gradients as ever, values left out.
+    """Returns what the graph takes for `linear(x)`: x (..., in) -> (..., out), with gradients, without values.
 
     A linear of another kind says by a method `unread` how it does without its product; one that has none, or whose
     weight is trained or of another dtype, is computed.

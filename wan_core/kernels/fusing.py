@@ -1,4 +1,4 @@
-"""Small functions whose compiled form a GPU runs as one kernel, each beside its plain form.
+"""Small functions whose compiled form a GPU runs as one kernel, each with its plain form.
 
 A fused function is an operator of torch: a dispatch mode sees one call with a name, and a meta tensor gets its shape.
 Nothing is compiled, and no compiler is imported, before a function is tried on a device; it is used where its compiled

@@ -85,7 +85,7 @@ def _others_decide() -> bool:
 
 
 def storage_number(tensor: Tensor) -> int:
-    """Returns a number that tells storages apart, on every device.
+    """Returns a number that identifies a storage, on every device.
 
     Meta and fake tensors have one too, though no address.
     """

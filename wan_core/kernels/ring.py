@@ -126,7 +126,7 @@ class _Ring(torch.autograd.Function):
             found = _gradients(above, mine, *(one.transpose(1, 2) for one in here), out, total)
             first, *of_keys = (one.transpose(1, 2) for one in found)
             of_queries += first
-            # What the ranks before have summed for the tokens that are here goes on with this rank's part.
+            # What the ranks before have summed for the local tokens continues with this rank's part.
             sums = [torch.zeros_like(one, dtype=total.dtype) for one in here] if bringing is None else bringing()
             for own, part in zip(sums, of_keys, strict=True):
                 own += part

@@ -12,7 +12,7 @@ _times_changed = 0
 
 
 def modules_changed() -> None:
-    """Says that modules were put into a model or taken out; layers are walked again when next asked for.
+    """Says that modules were put into a model or taken out; layers are walked again at the next request.
 
     A walk that is not new enough finds parts that are in no model any more, and misses new ones, which then do without
     what a pass prepares: slower, and the same values.
@@ -22,8 +22,10 @@ def modules_changed() -> None:
 
 
 def having(layer: nn.Module, attribute: str) -> tuple[tuple[Any, Any], ...]:
-    """Returns `layer` and the modules below it that have an attribute which is not empty, each with its value; such
-    an attribute stays the same object."""
+    """Returns (module, value) of `layer` and all modules below it whose `attribute` is not None.
+
+    Values below `layer` are cached, so these attributes must not be replaced.
+    """
     _, below, found = _walked(layer)
     if attribute not in found:
         values = ((module, getattr(module, attribute, None)) for module in below)

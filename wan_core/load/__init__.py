@@ -9,16 +9,16 @@ from .build import (
     import_libraries,
     materialize,
 )
-from .model_plan import ModelPlan, WanFile, bytes_beside, inspect_model, inspect_pair, settled, settled_elsewhere
+from .model_plan import ModelPlan, WanFile, bytes_beside, inspect_model, inspect_pair, resolved, resolved_elsewhere
 from .storage import (
     BaseWords,
     PackedForms,
     base_words,
+    offloaded_bytes,
     pack_without_values,
     packed_dtypes,
     packed_forms,
     quantized_anew,
-    resting_bytes,
     stays_stored,
     unpacked_kinds,
 )
@@ -37,13 +37,13 @@ __all__ = [
     "inspect_model",
     "inspect_pair",
     "materialize",
+    "offloaded_bytes",
     "pack_without_values",
     "packed_dtypes",
     "packed_forms",
     "quantized_anew",
-    "resting_bytes",
-    "settled",
-    "settled_elsewhere",
+    "resolved",
+    "resolved_elsewhere",
     "stays_stored",
     "unpacked_kinds",
 ]

@@ -185,7 +185,7 @@ def _build(
             model.checkpoint_keeps_rng = lora.draws
             if start is not None:
                 start_from(model, start, lora)
-    placement.check(model, rests=offload.rests)
+    placement.check(model, offloads=offload.offloads)
     check_trainable_untouched(model)
     model.offload = offload
     model.run_in_chunks(offload.measures.chunk_tokens)
@@ -235,7 +235,7 @@ def _fill(
             for source, strength in loras:
                 inside = model.numerics.adapter or model.numerics.compute
                 act_on(part, source, strength, dtype=inside, device_of=placement.device_of, prefix=prefix)
-            offload.settle(prefix, part)
+            offload.offload_block(prefix, part)
 
 
 def _not_finite(

@@ -52,7 +52,7 @@ class ModelPlan(Config):
         choices=_BASE_PRECISIONS,
         refusal='{name} "{value}" is unknown. Use one of: {known}.',
     )
-    """of the linears; a new run resolves it with `settled`"""
+    """of the linears; a new run resolves it with `resolved`"""
     compute: str = setting(
         "",
         "Where base_precision is as in file: what its linears compute in, packed or not. Empty: bf16, or fp32 for a "
@@ -60,7 +60,7 @@ class ModelPlan(Config):
         choices=_BASE_PRECISIONS[1:],
         also=("",),
     )
-    """set by `settled` for cards without bf16; no widget"""
+    """set by `resolved` for cards without bf16; no widget"""
     precision: PrecisionPolicy = PrecisionPolicy()
     quantize: QuantizeConfig | None = None
     placement: PlacementConfig = PlacementConfig()
@@ -197,7 +197,7 @@ def inspect_pair(plan: ModelPlan, roots: Roots) -> tuple[WanFile, WanFile]:
     return found[0], found[1]
 
 
-def settled(plan: ModelPlan, files: Sequence[WanFile]) -> ModelPlan:
+def resolved(plan: ModelPlan, files: Sequence[WanFile]) -> ModelPlan:
     """Returns the plan with open settings resolved, for a new run; later runs keep the resolved values.
 
     An explicit base precision is kept. Otherwise: fp16 for cards without bf16, fp32 where their fp16 is unreliable too.
@@ -212,7 +212,7 @@ def settled(plan: ModelPlan, files: Sequence[WanFile]) -> ModelPlan:
     return replace(plan, base_precision="bf16") if float32 and any(name != "cpu" for name in names) else plan
 
 
-def settled_elsewhere(plan: ModelPlan, asked: str) -> tuple[ModelPlan, ...]:
+def resolved_elsewhere(plan: ModelPlan, asked: str) -> tuple[ModelPlan, ...]:
     """Returns the plan as resolved on each kind of card, for the requested base precision."""
     took = ("", "fp16", "fp32") if asked == "as in file" else (plan.compute,)
     return tuple(replace(plan, base_precision=asked, compute=compute) for compute in took)

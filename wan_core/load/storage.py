@@ -118,7 +118,7 @@ def storage_dtype(name: str, numerics: Numerics, stored: str) -> torch.dtype:
     )
 
 
-def resting_bytes(plan: ModelPlan, found: WanFile, numerics: Numerics, name: str, parameter: Tensor) -> int:
+def offloaded_bytes(plan: ModelPlan, found: WanFile, numerics: Numerics, name: str, parameter: Tensor) -> int:
     """Returns the bytes of the loaded weight `name` with its frozen LoRAs; `parameter` has its shape, also on meta."""
     beside = found.beside.get(name, 0)
     if stays_stored(plan, name, found.weights[name]):
@@ -134,7 +134,7 @@ class PackedForm(NamedTuple):
     layout: str
     """as `dequantise` takes it"""
     tensors: tuple[tuple[torch.Size, torch.dtype] | None, ...]
-    """values, scale, whole scale"""
+    """values, scale, scale of the complete weight"""
 
     @classmethod
     def of(cls, layout: str, *tensors: Tensor | None) -> PackedForm:

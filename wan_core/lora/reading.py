@@ -1,4 +1,4 @@
-"""Reads a LoRA file for one model: one expert's half, and all modules or those that fit."""
+"""Reads a LoRA file for one model: one expert's half, and all modules or only the fitting ones."""
 
 from __future__ import annotations
 

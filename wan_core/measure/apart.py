@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 DONE, ERROR, NEEDS, LEFT_OUT = "done", "error", "needs", "left out"
-"""what became of it: measured; raised, or a figure that is wrong; cannot be measured here; no time was left"""
+"""result: measured; raised, or a figure that is wrong; cannot be measured here; no time was left"""
 Figures = dict[str, Any]
 """JSON values by name; `ok`: False where a figure is not what it must be"""
 

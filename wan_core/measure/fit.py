@@ -28,7 +28,7 @@ _PULL_UNKNOWN = 1e-4
 _WITHIN = (0.1, 10.0)
 """the least and the most of a constant's assumed share, scaled to the measured times"""
 _HIDDEN = 0.02
-"""of a step: copies that take more beyond the card's own work leave it out"""
+"""of a step: copies that take more beyond the card's own work do not count"""
 _CLOSE = 0.05
 """of a step: constants that miss one by more are not those of the card alone"""
 
@@ -75,7 +75,7 @@ def fit(steps: Sequence[tuple[CardCost, float]], assumed: Card) -> Fit:
     """Returns the constants by (work, measured seconds).
 
     Steps that the host decides have the least time for each of their kernels, and are slower than the others say of the
-    card. As few as that explains are left out, and give the host's constant. Where it decides none, it is as fast as
+    card. As few as that explains are excluded, and give the host's constant. Where it decides none, it is as fast as
     the hastiest step.
     """
     hasty = sorted(range(len(steps)), key=lambda i: steps[i][1] / max(steps[i][0].kernels, 1.0))

@@ -47,7 +47,7 @@ class Measurement:
     """what is known by now, as JSON"""
 
     def run(self) -> dict[str, Any]:
-        """Returns the results, which are also in `out` after every row. KeyboardInterrupt leaves those that ended."""
+        """Returns the results, which are also in `out` after every row. KeyboardInterrupt keeps the finished rows."""
         deadline = time.monotonic() + 60 * self.minutes
         method, machine = self._machine()
         self.said = {"version": 1, "machine": {**machine, "tiny": self.tiny}, "rows": [], "constants": None}

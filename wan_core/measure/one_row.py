@@ -20,7 +20,7 @@ from ..errors import Stopped, WanTrainerError
 from ..events import Event, Note, StepDone
 from ..files import Roots, atomic_write_bytes
 from ..job import DataConfig, OpenRun, RunConfig, choose_run, open_experts, prepare_run, with_scaled_loss
-from ..load import ModelPlan, inspect_model, settled
+from ..load import ModelPlan, inspect_model, resolved
 from ..lora import LoraConfig
 from ..model import WanShape, WanTransformer, check_compile, condition_named
 from ..plan import MemoryPlan, plan_run
@@ -100,7 +100,7 @@ def _made(place: Path, row: Row) -> tuple[Path, Roots]:
         precision=PrecisionPolicy(preset=row.preset, matmul=row.matmul),
         quantize=QuantizeConfig(scheme=row.quantize) if row.quantize else None,
     )
-    plan = settled(plan, (inspect_model(plan, roots),))
+    plan = resolved(plan, (inspect_model(plan, roots),))
     train = row.train()
     if train.compile:
         _check_compile()

@@ -61,7 +61,7 @@ def forget_ranks(directory: Path, world: int) -> None:
 
 def read_ranks(directory: Path) -> list[dict[str, Any]]:
     """Returns the state of each device of all ranks as JSON data: that of its file, with `rank`, `host` and `silent`,
-    the seconds since a silent rank was heard, else None. Damaged files are left out.
+    the seconds since a silent rank was heard, else None. Damaged files are skipped.
 
     A rank's age is that of its file behind the newest one: clocks of other machines do not count.
     """

@@ -49,7 +49,7 @@ def arch(value: str, job: ForeignJob) -> None:
 
 
 def path(value: str, job: ForeignJob) -> Any:
-    """The repository tells 1.3B from 14B and 480P from 720P; the arch decides the others."""
+    """The repository name distinguishes 1.3B from 14B and 480P from 720P; the arch decides the others."""
     stated, job.kind, job.expert = job.kind, None, "both"
     made = model_file(value, job)
     if stated is not None and (job.kind is None or stated.low_noise_file or stated.vae != job.kind.vae):

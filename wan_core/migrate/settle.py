@@ -23,7 +23,7 @@ _SUFFIXES = ("w", "h", "f", "s", "d", "l", "fs", "n")
 
 
 def settle(job: ForeignJob, beside: NamedFiles, clips: int = 0) -> ForeignJob:
-    """Completes `job`; `beside`: the files it names; `clips`: per epoch. ConfigError for an invalid value."""
+    """Completes `job`; `beside`: files that it names; `clips`: per epoch. ConfigError for an invalid value."""
     _files(job)
     _dataset(job, beside)
     job.clips = clips or job.clips

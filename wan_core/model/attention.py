@@ -36,7 +36,7 @@ def together(linears: Sequence[nn.Module], x: Tensor, names: Sequence[str] = ())
 
 
 class WanRMSNorm(nn.Module):
-    """RMS norm over the whole model width (not per head), with a learned scale."""
+    """RMS norm over the complete model width (not per head), with a learned scale."""
 
     def __init__(self, dim: int, eps: float) -> None:
         super().__init__()
@@ -131,7 +131,7 @@ class WanCrossAttention(WanAttention):
     """Attention of the video tokens to the text, and to image tokens where the variant has them."""
 
     text_rows = 0
-    """how many rows a text has; the last one stands for the missing, and is given twice. 0: those that are given"""
+    """how many rows a text has; the last one stands for the missing, and is given twice. 0: all given rows"""
 
     def __init__(self, shape: WanShape, numerics: Numerics) -> None:
         super().__init__(shape, numerics)

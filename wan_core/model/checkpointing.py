@@ -2,7 +2,7 @@
 
 Ours and not torch's, for what the backward pass holds at once. The second stage of a layer is run again and walked
 backward by chunks, so its widest tensors exist for a chunk only; what `remade` makes again is made again here too
-(torch's checkpoint keeps it); and the frozen weights and the kept inputs may rest elsewhere between the passes.
+(torch's checkpoint keeps it); and the frozen weights and the kept inputs may be offloaded between the passes.
 The gradients are those of a pass that keeps everything, bit for bit on a CPU, also where several passes add up.
 """
 

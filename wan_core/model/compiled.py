@@ -42,7 +42,7 @@ class PlainMode(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Tells torch, which would do at once what `untraced` does later."""
+        """Registers with torch, which would do at once what `untraced` does later."""
         return False
 
 

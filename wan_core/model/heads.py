@@ -76,7 +76,7 @@ class Sent(NamedTuple):
 
 
 class TokenSeat:
-    """Exchanges tokens for heads, for copy number `me` of those that run a part of the tokens each.
+    """Exchanges tokens for heads, for copy number `me` of the copies that run a part of the tokens each.
 
     Every copy calls the same methods in the same order.
     """

@@ -26,7 +26,7 @@ _MATMULS = frozenset({"aten::mm", "aten::addmm"})
 _ATTENTION = "scaled_dot_product"
 _ELEMENTWISE = frozenset({"xq_out", "xk_out"})
 _ATTENTIONS_WITH_A_CHOICE = ("_efficient_attention", "_cudnn_attention")
-"""they leave out what the backward pass needs, unless asked for it; the fifth argument asks"""
+"""without the fifth argument they do not return what the backward pass needs"""
 _ASKS = 4
 
 

@@ -117,5 +117,5 @@ class ImageEncoder(Protocol):
 
     def encode(self, pixels: Tensor) -> Tensor:
         """The tokens (257, 1280) float32 of one image (H, W, 3) float32 in [0, 1], on the CPU: the output of the last
-        but one layer, for the whole picture squeezed into a square (official Wan does not crop it)."""
+        but one layer, for the complete picture squeezed into a square (official Wan does not crop it)."""
         ...

@@ -44,7 +44,7 @@ _NOTHING = nullcontext()
 
 
 def naming(name: str) -> AbstractContextManager[None]:
-    """Inside, operators count as those that make the activation `name`."""
+    """Inside, operators count as producers of the activation `name`."""
     # A compiled block is one operator to a listener; tracing this would only add guards.
     if torch.compiler.is_compiling() or not _listening.on:
         return _NOTHING

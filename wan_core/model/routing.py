@@ -91,7 +91,7 @@ def _from_json(text: str) -> tuple[Route, ...]:
 
 
 def placed_routes(routes: Sequence[Route], layers: int) -> tuple[Route, ...]:
-    """Returns the routes through a model of `layers` layers, in its order; one that nothing passes by on is left out.
+    """Returns the routes through a model of `layers` layers, in its order; a route that no token takes is skipped.
 
     Raises ConfigError where two share a layer, or the model lacks one.
     """
@@ -118,11 +118,11 @@ class Regroup(Protocol):
     """Brings tokens to other copies of a model for the layers of a route, where these share out tokens."""
 
     def to_layers(self, own: Tensor, axis: int) -> Tensor:
-        """Tokens of this copy along `axis` -> those that it has in the layers. A collective, as the other one."""
+        """Tokens of this copy along `axis` -> the tokens that it has in the layers. A collective, as the other one."""
         ...
 
     def to_owners(self, some: Tensor, before: Tensor) -> Tensor:
-        """Returns the tokens of this copy, (B, n, D): those that went through from the copies that had them, `some` on
+        """Returns the tokens of this copy, (B, n, D): routed ones from the copies that had them, `some` on
         this one, the others as `before`."""
         ...
 
@@ -152,7 +152,7 @@ class Passage(NamedTuple):
         return tensor.index_select(axis, sent(self.kept, tensor.device))
 
     def rejoined(self, streams: Streams, before: Streams) -> Streams:
-        """Returns the streams of all tokens, (B, N, D) each: those that passed by are as they were `before`."""
+        """Returns the streams of all tokens, (B, N, D) each: skipped ones are as they were `before`."""
 
         def whole(some: Tensor, all_of_them: Tensor) -> Tensor:
             if self.regroup is not None:

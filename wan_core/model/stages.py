@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from .scopes import scope
 
 CHUNK_TOKENS = 4096
-"""Tokens of a chunk at most, over the whole batch. A matrix product of so many rows still fills a GPU."""
+"""Tokens of a chunk at most, over the complete batch. A matrix product of this many rows still fills a GPU."""
 
 Shared = tuple[Tensor, ...]
 """what every chunk reads and none changes"""
@@ -35,7 +35,7 @@ class Stages(NamedTuple):
     """(some tokens (B, n, D), their constants, what is shared) -> one or more tensors (B, n, ...); the first replaces
     the tokens, and may be they where no gradient is wanted"""
     chunk_tokens: int = CHUNK_TOKENS
-    """0: always whole"""
+    """0: never in chunks"""
     hold: Callable[[], AbstractContextManager[None]] = nullcontext
     """inside, what the second stage dequantizes is kept for the next chunk"""
     again: Callable[..., Tensor | tuple[Tensor, ...]] | None = None
@@ -66,7 +66,7 @@ def in_stages(stages: Stages, *inputs: Any) -> Tensor | tuple[Tensor, ...]:
 def chunks(stages: Stages, tokens: Tensor, constants: Any) -> list[tuple[slice, Any]]:
     """Returns which tokens of (B, N, D) run together, with their constants; one pair where all do.
 
-    Where there are several time rows, a chunk holds whole ones, or lies within one.
+    Where there are several time rows, a chunk holds complete ones, or lies within one.
     """
     count, rows = tokens.shape[1], constants.time_rows.shape[1]
     most = max(1, stages.chunk_tokens // tokens.shape[0])

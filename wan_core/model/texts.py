@@ -1,4 +1,4 @@
-"""The rows of a text: those that differ, the last of which stands for itself and for all that are missing of Wan's 512.
+"""The distinct rows of a text, the last of which stands for itself and for all that are missing of Wan's 512.
 
 Wan pads every text with zero rows, and attends to them. Rows that are equal stay equal through every layer that looks
 at one row alone, so they are computed once, and repeated where attention reads them (ADR 29).

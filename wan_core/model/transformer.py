@@ -101,7 +101,7 @@ class WanTransformer(nn.Module):
         self.skipped_blocks: frozenset[int] = frozenset()
         """these leave the tokens as they are: skip-layer guidance (`without_blocks`)"""
         self.text_rows = 0
-        """how many rows a text has (`read_texts`); 0: those that are given"""
+        """how many rows a text has (`read_texts`); 0: all given rows"""
         self.rows_differ = False
         """whether layers of the blocks make something else of each row, though rows are equal"""
         dim = shape.dim
@@ -206,7 +206,7 @@ class WanTransformer(nn.Module):
         """Predict the velocity.
 
         latent (B, C_out, F, H, W) any float dtype, H and W even; timestep (B,) or (B, F), 0..1000, fractions allowed;
-        text (B, L, text_dim), zeros after the prompt: 512 rows, or after `read_texts` those that differ; conditioning
+        text (B, L, text_dim), zeros after the prompt: 512 rows, or after `read_texts` the distinct ones; conditioning
         as the variant needs it, ConfigError when something is missing or too much; passages of `draw_passages`, in the
         order of the layers, where a reference image counts as a frame. Returns (B, C_out, F, H, W) float32, or float64
         from a float64 head.

@@ -52,7 +52,7 @@ class Layers(Protocol):
     def head(self) -> nn.Module: ...
 
     def recompute_of(self, stream: str, number: int) -> Recompute:
-        """Returns how block `number` of `blocks` or `vace_blocks` runs."""
+        """Returns what block `number` of `stream` ("blocks" or "vace_blocks") recomputes in the backward pass."""
         ...
 
     def unpatchify(self, patches: Tensor, grid: tuple[int, int, int]) -> Tensor:
@@ -111,7 +111,7 @@ class Walk:
         self.tokens, self.control, self.constants = routing.behind(index, Streams(tokens, control, constants))
 
     def _run_control(self, index: int, control: Tensor, constants: Constants, routing: Routing) -> Any:
-        """Runs the layer of the second stream that stands beside block `index`; returns control and hint."""
+        """Runs the layer of the second stream that belongs to block `index`; returns control and hint."""
         number, blocks = self.model.shape.vace_layers.index(index), self._second
         assert self._start is not None
         start = routing.seen(self._start) if number == 0 else self._start  # only the first layer reads it

@@ -72,11 +72,11 @@ class ShardedBlocks:
     def measures(self) -> MemoryMeasures:
         return self._inner.measures
 
-    def rests(self, name: str) -> bool:
+    def offloads(self, name: str) -> bool:
         """Returns False: no weight is offloaded to host memory."""
         return False
 
-    def settle(self, name: str, block: nn.Module) -> None:
+    def offload_block(self, name: str, block: nn.Module) -> None:
         """Keeps this rank's part of the frozen weights of the block `name`, which is complete, and frees the others."""
         from torch.distributed.fsdp import fully_shard  # its import takes seconds
 

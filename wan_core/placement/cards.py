@@ -1,4 +1,4 @@
-"""Tells how much memory a job may take: of each device, and of the computer, as things stand now."""
+"""Free memory of each device and of the host that a job may take now."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def free_memory_here(devices: Iterable[torch.device], *, ask_driver: bool) -> Fr
     """Returns the room on these devices of this machine, less a reserve.
 
     `ask_driver`: what other programs hold counts too, on every card. The question opens a CUDA context on a card that
-    has none, some hundred MiB; without it a card that this process does not use counts as a whole.
+    has none, some hundred MiB; without it a card that this process does not use counts completely.
     """
     limit = card_limit()
     found: dict[str, int] = {}

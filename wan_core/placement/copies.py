@@ -131,7 +131,7 @@ class CudaCopies:
 
 
 def _leaves_enough(size: int) -> bool:
-    """Returns whether others have enough memory beside `size` new bytes: the system swaps no locked memory out."""
+    """Returns whether others have enough memory with `size` new bytes: the system swaps no locked memory out."""
     free = host_bytes()
     return free is None or free - size >= _LEFT_TO_OTHERS
 

@@ -42,7 +42,7 @@ class MemoryEstimate:
     measures: MemoryMeasures
     devices: dict[str, DeviceMemory]
     pinned: int = 0
-    """host memory that is locked, because copies run from and to it beside the work"""
+    """host memory that is locked, because copies run from and to it during the computation"""
     host: int = 0
     """host memory of weights, kept inputs and a save, the pinned part of it too; programs and libraries come on top
 

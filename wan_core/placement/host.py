@@ -1,4 +1,4 @@
-"""The computer's own memory, as far as this process may have it: a container often gets less than the computer has."""
+"""Host memory that this process may use: a container often gets less than the computer has."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class KeptTensors:
         if not (_dense(tensor) and self._tape.reaches(end)):
             return None
         kept = _Kept(self._block, start, end, tensor.shape, tensor.stride(), tensor.dtype, tensor.detach(), [])
-        kept.copies = self._travel(kept, out=True)
+        kept.copies = self._copy(kept, out=True)
         self._stack.append(kept)
         return _Taker(self, kept)
 
@@ -118,9 +118,9 @@ class KeptTensors:
         if kept.here is None:
             with torch.inference_mode(False):
                 kept.here = torch.empty_strided(kept.size, kept.stride, dtype=kept.dtype, device=self._device)
-            kept.copies = self._travel(kept, out=False)
+            kept.copies = self._copy(kept, out=False)
 
-    def _travel(self, kept: _Kept, *, out: bool) -> list[Any]:
+    def _copy(self, kept: _Kept, *, out: bool) -> list[Any]:
         assert kept.here is not None
         copies, place, size = [], 0, kept.here.nbytes
         values = kept.here.as_strided((kept.here.numel(),), (1,)).view(torch.uint8)
@@ -136,7 +136,7 @@ class KeptTensors:
             self._copies.wait(copy)
 
     def give_back(self) -> None:
-        """Gives the host memory back where nothing is kept in it; the next pass asks for it anew."""
+        """Gives the host memory back where nothing is kept in it; the next pass allocates it again."""
         if not self._stack:
             self._tape.give_back()
 

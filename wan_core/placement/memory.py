@@ -81,8 +81,8 @@ def estimate_memory(
         # And what leaves the card, until its copy has run (parallel/handover.py).
         waiting = int((count - 1) * one_more) + (_LEAVING * _passing(job, step) if at_once else 0)
         trained = int(adapters[name] * (_WEIGHT_BYTES + _GRADIENT_BYTES + job.optimizer_bytes))
-        rests = weights.on_device[name] + trained
-        between = rests - adapters[name] * _GRADIENT_BYTES
+        loaded = weights.on_device[name] + trained
+        between = loaded - adapters[name] * _GRADIENT_BYTES
         stepping = 0 if job.optimizer_host_bytes else adapters[name] * _STEP_BYTES
         step_bytes = max(trace.step + waiting, stepping + trace.before)
         devices[name] = DeviceMemory(
@@ -91,7 +91,7 @@ def estimate_memory(
             kept=trace.kept + waiting,
             phases={
                 "load": weights.on_device[name] + adapters[name] * _WEIGHT_BYTES,
-                "step": rests + step_bytes,
+                "step": loaded + step_bytes,
                 **{kind: between + value for kind, value in watching.items()},
                 "save": between,
             },
@@ -206,7 +206,7 @@ class _Weights:
 
     on_device: Counter[str]
     on_host: int
-    """where the device is the host itself, they are counted there; this is what loading holds at most beside them"""
+    """where the device is the host itself, they are counted there; this is what loading holds at most in addition"""
     swapped: Counter[str]
     """pinned host memory, by the device that runs them"""
     together: int

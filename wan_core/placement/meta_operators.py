@@ -57,7 +57,7 @@ def _makes_new_tensors(func: Any) -> bool:
 
 
 def _kind(value: Any) -> Any:
-    """Returns what of an argument decides the shape of a result. Types are told apart: 1 and 1.0 are equal."""
+    """Returns what of an argument decides the shape of a result. Types are part of it, as 1 and 1.0 are equal."""
     if isinstance(value, Tensor):
         return value.shape, value.stride(), value.dtype
     if isinstance(value, list | tuple):

@@ -22,7 +22,7 @@ from .streaming import Ring
 class _Lane:
     """The things of one device. A backward pass has a thread for each, and none looks at another's lane."""
 
-    travel: Copies
+    copier: Copies
     ring: Ring
     places: list[KeptTensors]
     """what passes keep that have not been walked back yet, each in a place of its own; none where inputs stay"""
@@ -65,34 +65,34 @@ class BlockOffload:
             if not (own or measures.offload_inputs):
                 continue
             old = before._lanes.get(device) if before is not None else None
-            travel = copies(device) if old is None else old.travel
+            copier = copies(device) if old is None else old.copier
             places = [] if old is None else old.places
             if not places and measures.offload_inputs:
-                places = [KeptTensors(device, travel, most_host_bytes)]
-            ring = Ring(device, travel, own, shared)
+                places = [KeptTensors(device, copier, most_host_bytes)]
+            ring = Ring(device, copier, own, shared)
             if old is not None:
                 ring.take_over(old.ring)
-            self._lanes[device] = _Lane(travel, ring, places)
+            self._lanes[device] = _Lane(copier, ring, places)
 
     @property
     def remarks(self) -> dict[str, str]:
         """Warnings on host memory, one for each topic."""
-        return {topic: text for lane in self._lanes.values() for topic, text in lane.travel.remarks.items()}
+        return {topic: text for lane in self._lanes.values() for topic, text in lane.copier.remarks.items()}
 
     @property
     def holds_values(self) -> bool:
         """Whether a stage keeps its dequantized weights from its first chunk of tokens to the last."""
         return self.measures.dequantize_once
 
-    def rests(self, name: str) -> bool:
+    def offloads(self, name: str) -> bool:
         """Returns whether the weight or module `name` (original Wan name) lies in an offloaded block."""
         found = block_of(name)
         return found is not None and f"{found.stream}.{found.number}" in self._swapped
 
-    def settle(self, name: str, block: nn.Module) -> None:
+    def offload_block(self, name: str, block: nn.Module) -> None:
         """Moves the frozen tensors of the block `name` to host memory, if the block is offloaded."""
         if name in self._swapped:
-            self._lanes[self._placement.device_of(name)].ring.settle(name, block)
+            self._lanes[self._placement.device_of(name)].ring.offload_block(name, block)
 
     def stronger(self, model: nn.Module) -> BlockOffload | None:
         """Returns the offload that replaces this one with the next stronger measures, between two passes of `model`.
@@ -114,7 +114,7 @@ class BlockOffload:
             before=self,
         )
         for name in self._order:
-            offload.settle(name, model.get_submodule(name))
+            offload.offload_block(name, model.get_submodule(name))
         return offload
 
     def keep_in(self, device: torch.device, place: int) -> None:
@@ -127,7 +127,7 @@ class BlockOffload:
             for kept in lane.places:
                 kept.sweep()
         while len(lane.places) <= place:
-            lane.places.append(KeptTensors(device, lane.travel, self._most_host_bytes))
+            lane.places.append(KeptTensors(device, lane.copier, self._most_host_bytes))
         lane.now = place
 
     @contextmanager

@@ -52,14 +52,14 @@ class Placement:
         # VACE's second stream stays with what is no block: only its hints are copied.
         return self.block_devices[found.number] if found is not None and found.stream == "blocks" else self.first
 
-    def check(self, model: nn.Module, *, rests: Callable[[str], bool] = lambda _: False) -> None:
+    def check(self, model: nn.Module, *, offloads: Callable[[str], bool] = lambda _: False) -> None:
         """Raises PlacementError when a parameter or buffer lies elsewhere than planned, or has no memory yet.
 
-        Where `rests` says so of a name, it is planned in host memory, its adapters excepted.
+        Where `offloads` says so of a name, it is planned in host memory, its adapters excepted.
         """
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
             planned = self.device_of(name)
-            if rests(name) and not tensor.requires_grad:
+            if offloads(name) and not tensor.requires_grad:
                 planned = torch.device("cpu")
             if tensor.device != planned:
                 raise PlacementError(
@@ -110,10 +110,10 @@ def split_blocks(
 
     "midpoint" gives every device the same number of blocks, the first devices one fewer where it does not divide (they
     also embed). So does "auto", unless cards have different `gibibytes`: a larger one then gets more, in proportion to
-    what each has beside the work of one block. "interleaved" gives a device as many as auto, in two runs. Of numbers,
+    what each has left by the work of one block. "interleaved" gives a device as many as auto, in two runs. Of numbers,
     as many runs as there are devices, or several times as many, which the devices take in turn.
     """
-    # In whole GiB, as two cards of one size differ by some MiB.
+    # In full GiB, as two cards of one size differ by some MiB.
     shares = [max(round(size) - BESIDE_BLOCKS_GIB, 1) for size in gibibytes] or [1] * len(devices)
     if split_at in ("auto", "midpoint"):
         edges = _edges(num_blocks, shares)

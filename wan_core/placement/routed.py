@@ -1,6 +1,6 @@
 """The trace of a step whose layers differ: in the tokens they see, and in their adapters.
 
-It is put together of traces in which all layers are the same. What passes by a route waits beside the layer, and so
+It is put together of traces in which all layers are the same. Tokens that skip a route's layers wait in memory, and so
 does its gradient on the way back. Layers before the first one with adapters keep nothing.
 """
 
@@ -37,7 +37,7 @@ class _Kind:
     kept_second: int
     """of a layer of VACE's second stream"""
     forward: int
-    """the most that such a layer takes beside what is kept"""
+    """the most that such a layer takes in addition to kept tensors"""
     backward: int
     host: int
 

@@ -72,7 +72,7 @@ class OwnMemory:
         return self._locked[address]
 
 
-class _Fellow(NamedTuple):
+class _Peer(NamedTuple):
     """A process as it introduces itself to the others."""
 
     machine: str
@@ -92,7 +92,7 @@ class SharedMemory:
     processes: tuple[int, ...]
     """the ids of the others"""
     door: int
-    """a file that each of them has opened anew: whoever locks it may begin a piece"""
+    """a file that each of them has opened again: the process that locks it may begin a piece"""
     model: str = ""
     """whose pieces these are"""
 
@@ -174,24 +174,24 @@ def share_memory(rank: int, gather: Callable[[Any], list[Any]]) -> SharedMemory 
     Each process of the run calls it at once; `gather` is `Group.gather`. All of a machine share, or none.
     """
     me = _introduced()
-    said: list[_Fellow | None] = [None if one is None else _Fellow(*one) for one in gather(me and tuple(me))]
-    fellows = {
+    said: list[_Peer | None] = [None if one is None else _Peer(*one) for one in gather(me and tuple(me))]
+    peers = {
         other: one for other, one in enumerate(said) if one is not None and me is not None and one.machine == me.machine
     }
-    doors = [_open_door(one) for one in fellows.values()]
+    doors = [_open_door(one) for one in peers.values()]
     ready = gather(bool(doors) and all(door is not None for door in doors))
     for door in [*doors[1:], None if me is None else me.door]:
         if door is not None:
             os.close(door)
     if doors and doors[0] is not None:
-        if len(fellows) > 1 and all(ready[other] for other in fellows):
-            others = tuple(one.process for other, one in fellows.items() if other != rank)
-            return SharedMemory(ranks=tuple(fellows), processes=others, door=doors[0])
+        if len(peers) > 1 and all(ready[other] for other in peers):
+            others = tuple(one.process for other, one in peers.items() if other != rank)
+            return SharedMemory(ranks=tuple(peers), processes=others, door=doors[0])
         os.close(doors[0])
     return None
 
 
-def _introduced() -> _Fellow | None:
+def _introduced() -> _Peer | None:
     """Returns this process as it introduces itself, with a door it has opened; None where the platform has no such."""
     if not can_share():
         return None
@@ -204,20 +204,20 @@ def _introduced() -> _Fellow | None:
     except OSError as error:
         _log.info("memory is not shared with other processes: %s", error)
         return None
-    return _Fellow(f"{machine} {names}", os.getpid(), door, token)
+    return _Peer(f"{machine} {names}", os.getpid(), door, token)
 
 
-def _open_door(fellow: _Fellow) -> int | None:
-    """Returns the door of a process, opened anew; None where it is out of reach, or is not called as pieces must be."""
-    link = f"/proc/{fellow.process}/fd/{fellow.door}"
+def _open_door(peer: _Peer) -> int | None:
+    """Returns the door of a process, opened again; None where it is out of reach, or misnamed."""
+    link = f"/proc/{peer.process}/fd/{peer.door}"
     try:
         if os.readlink(link) != _link_to(_DOOR):
             return None
         door = os.open(link, os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
     except OSError as error:
-        _log.info("memory is not shared with process %s: %s", fellow.process, error)
+        _log.info("memory is not shared with process %s: %s", peer.process, error)
         return None
-    if os.pread(door, _TOKEN_BYTES, 0) == fellow.token:
+    if os.pread(door, _TOKEN_BYTES, 0) == peer.token:
         return door
     os.close(door)
     return None
@@ -239,7 +239,7 @@ def _open_files(process: int) -> list[str]:
 def _new_file(label: str, size: int) -> int:
     """Returns an anonymous file of `size` bytes, open. OSError where the system has no memory for it.
 
-    Asked for at once: memory that is missing when it is written to would end the process.
+    Allocated at once: memory that is missing when it is written to would end the process.
     """
     if sys.platform != "linux":
         raise OSError("This system has no anonymous files.")

@@ -206,7 +206,7 @@ def _plain_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 def _flash_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Does what torch chooses for a CPU; for meta tensors it would choose one that makes a whole matrix of scores."""
+    """Does what torch chooses for a CPU; for meta tensors it would choose one with a full matrix of scores."""
     heads = (part.transpose(1, 2) for part in (query, key, value))
     return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*heads)[0].transpose(1, 2)
 

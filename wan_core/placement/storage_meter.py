@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 from ..model import PlainMode
 
 _SUMS_IN_FLOAT32 = (torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default,)
-"""On CUDA the flash kernels sum the gradient of the queries in float32, beside the one they return (`dq_accum` in
+"""On CUDA the flash kernels sum the gradient of the queries in float32, besides the one they return (`dq_accum` in
 torch's flash_api.cpp); the CPU's, which a trace meets, do not."""
 
 
@@ -34,7 +34,7 @@ class StorageMeter(PlainMode):
         packed: Mapping[Tensor, tuple[int, int]] | None = None,
         run: Callable[[Any, tuple[Any, ...], Mapping[str, Any]], Any] = _run,
     ) -> None:
-        """`packed`: of the known, those that whoever reads them unpacks first; as `_packed` returns them.
+        """`packed`: of the known, the storages that are dequantized before each use; as `_packed` returns them.
 
         `run(func, args, kwargs)` runs an operator.
         """

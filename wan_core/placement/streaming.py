@@ -54,7 +54,7 @@ class _Frozen:
         return memory[self.start - begin : self.start - begin + self.bytes]
 
 
-class _RestingBlock:
+class _OffloadedBlock:
     """The frozen tensors of one block, one behind another in host memory.
 
     A block that runs while it is offloaded reads host memory: an error on a GPU, and never a wrong number.
@@ -67,7 +67,7 @@ class _RestingBlock:
         """
         self._block, self._copies = block, copies
         self._frozen: list[_Frozen] = []
-        self._at_rest: list[Tensor] = []
+        self._in_host: list[Tensor] = []
         self.size = 0
         self.pieces: list[tuple[int, Tensor]] = []
         """where each begins in the memory of the block, and the piece (n,) uint8"""
@@ -77,9 +77,9 @@ class _RestingBlock:
             begin, mine = self.size, self._placed(part for part in block.modules() if (part in of_linears) == together)
             if mine:
                 memory = None if shared is None or not together else self._shared(name, shared, begin, mine)
-                self._settle(begin, mine, self._own(begin, mine) if memory is None else memory)
+                self._place(begin, mine, self._own(begin, mine) if memory is None else memory)
         assert self._frozen, "an offloaded block must be frozen"
-        self.rest()
+        self.unload()
 
     def _placed(self, modules: Iterable[nn.Module]) -> list[_Frozen]:
         """Returns the frozen tensors of some modules, with their places behind those of before."""
@@ -106,10 +106,10 @@ class _RestingBlock:
         )
         return None if memory is None else shared.locked(memory, self._copies.lock)
 
-    def _settle(self, begin: int, mine: list[_Frozen], memory: Tensor) -> None:
+    def _place(self, begin: int, mine: list[_Frozen], memory: Tensor) -> None:
         self.pieces.append((begin, memory))
         self._frozen += mine
-        self._at_rest += [frozen.within(memory, begin) for frozen in mine]
+        self._in_host += [frozen.within(memory, begin) for frozen in mine]
 
     @property
     def trains(self) -> bool:
@@ -120,9 +120,9 @@ class _RestingBlock:
         """Lets the block compute with `memory`, a copy of its own."""
         self._set([frozen.within(memory) for frozen in self._frozen])
 
-    def rest(self) -> None:
+    def unload(self) -> None:
         """Lets the block lie in host memory."""
-        self._set(self._at_rest)
+        self._set(self._in_host)
 
     def _set(self, values: list[Tensor]) -> None:
         for frozen, value in zip(self._frozen, values, strict=True):
@@ -145,7 +145,7 @@ class _Buffer:
 
 
 class Ring:
-    """The resting blocks of one device, and the two buffers through which they pass."""
+    """The offloaded blocks of one device, and the two buffers that they are loaded into."""
 
     def __init__(
         self, device: torch.device, copies: Copies, order: Sequence[str], shared: Shared | None = None
@@ -155,24 +155,24 @@ class Ring:
         `shared`: memory that other processes have together with this one; None: each has its own.
         """
         self._device, self._copies, self._order, self._shared = device, copies, list(order), shared
-        self._resting: dict[str, _RestingBlock] = {}
+        self._offloaded: dict[str, _OffloadedBlock] = {}
         self._buffers: list[_Buffer] = []
 
     def __del__(self) -> None:
         # The last pass began to copy the blocks of the next one. Freed before, their buffers would be somebody else's.
         self.release()
 
-    def settle(self, name: str, block: nn.Module) -> None:
+    def offload_block(self, name: str, block: nn.Module) -> None:
         """Moves the frozen tensors of a block of the order to where they rest, if they do not rest already."""
-        if name in self._resting:
+        if name in self._offloaded:
             return
         with torch.inference_mode(False), torch.no_grad():
-            self._resting[name] = _RestingBlock(name, block, self._copies, self._shared)
+            self._offloaded[name] = _OffloadedBlock(name, block, self._copies, self._shared)
 
     def take_over(self, other: Ring) -> None:
         """Takes the offloaded blocks of `other`, which is no longer used, with their host memory."""
-        assert other._resting.keys() <= {*self._order}, "offloaded blocks stay offloaded"
-        self._resting |= other._resting
+        assert other._offloaded.keys() <= {*self._order}, "offloaded blocks stay offloaded"
+        self._offloaded |= other._offloaded
 
     @contextmanager
     def run(self, name: str, *, again: bool, returns: bool) -> Iterator[None]:
@@ -180,11 +180,11 @@ class Ring:
 
         `again`: in a backward pass. `returns`: in a forward pass that a backward pass will follow.
         """
-        resting = self._resting.get(name)
-        if resting is None:
+        block = self._offloaded.get(name)
+        if block is None:
             yield
             return
-        if torch.is_grad_enabled() and not again and resting.trains:
+        if torch.is_grad_enabled() and not again and block.trains:
             raise PlacementError(
                 f"The weights of {name} rest in host memory, but it keeps its activations, which need them there. Turn "
                 "gradient_checkpointing on with unchecked_blocks 0, or set blocks_to_swap to 0."
@@ -192,12 +192,12 @@ class Ring:
         with torch.inference_mode(False), torch.no_grad():
             buffer = self._loaded(name, keep=[name])
             self._wait(buffer)
-            resting.use(buffer.memory)
+            block.use(buffer.memory)
         try:
             yield
         finally:
             with torch.inference_mode(False), torch.no_grad():
-                resting.rest()
+                block.unload()
         with torch.inference_mode(False), torch.no_grad():
             ahead = self._ahead(name, again=again, returns=returns)
             for following in ahead:
@@ -216,18 +216,17 @@ class Ring:
     def _loaded(self, name: str, keep: list[str]) -> _Buffer:
         """Returns the buffer that holds a block, or will; the others of `keep` stay where they are."""
         if not self._buffers:
-            size = max(resting.size for resting in self._resting.values())
+            size = max(block.size for block in self._offloaded.values())
             number = min(_BUFFERS, len(self._order))
             self._buffers = [_Buffer(torch.empty(size, dtype=torch.uint8, device=self._device)) for _ in range(number)]
         for buffer in self._buffers:
             if buffer.block == name:
                 return buffer
         buffer = next(buffer for buffer in self._buffers if buffer.block not in keep)
-        resting, buffer.block = self._resting[name], ""
+        block, buffer.block = self._offloaded[name], ""
         with scope("load", name):
             buffer.copies = [
-                self._copies.start(piece, buffer.memory[begin : begin + piece.numel()])
-                for begin, piece in resting.pieces
+                self._copies.start(piece, buffer.memory[begin : begin + piece.numel()]) for begin, piece in block.pieces
             ]
         buffer.block = name
         return buffer

@@ -39,7 +39,7 @@ MOST_TOKENS = 1 << 17
 
 @dataclass(frozen=True, kw_only=True)
 class Unpacking:
-    """Says what quantized blocks take beside their weights while they run."""
+    """Says what quantized blocks take in addition to their weights while they run."""
 
     widest_bytes: int = 0
     """the most a linear takes: its values in the compute dtype, and temporaries; 0 where none is quantized"""
@@ -164,7 +164,7 @@ def traced_step(
 
     `adapt(model)` injects the adapters, the same into each layer; where there are none, the layers stand behind some
     that have. `recomputing.unchecked` counts among these layers. With `offloaded`, inputs of
-    blocks rest in host memory between the passes. `unpacking`: of quantized blocks.
+    blocks are offloaded to host memory between the passes. `unpacking`: of quantized blocks.
     """
     plain = min(recomputing.unchecked, layers) if recomputing.blocks else 0
     extra = len(shape.vace_layers)

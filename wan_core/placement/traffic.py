@@ -25,7 +25,7 @@ class _PerChunk(NoOffload):
 
 @dataclass(frozen=True)
 class StepTraffic:
-    """The work of one micro-batch, the optimizer left out."""
+    """The work of one micro-batch, without the optimizer."""
 
     forward: Traffic
     backward: Traffic

@@ -161,7 +161,7 @@ def card_named(device_name: str) -> Card | None:
 
 
 def unknown_card(device_name: str) -> Card:
-    """Returns a stand-in for a card of which nothing is known: times on it mean something only beside measured ones."""
+    """Returns a stand-in for a card of which nothing is known: its times are only comparable with measured ones."""
     return Card(device_name, 0, *_STAND_IN)
 
 

@@ -113,7 +113,7 @@ def _chunk_of(job: Workload, shape: JobShape) -> int:
 
 
 def strongest_measures(job: Workload, shape: JobShape) -> MemoryMeasures:
-    """Returns the measures that take the least of a device, of those that the settings leave open."""
+    """Returns the measures that take the least of a device, among the measures that the settings leave open."""
     return _Free.of(job.train, shape).strongest(_least(job, shape)[-1])
 
 

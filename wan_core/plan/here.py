@@ -185,7 +185,7 @@ class Planned(NamedTuple):
     recomputing: Recomputing
     """which blocks are checkpointed, and what they keep"""
     measured: Measured | None = None
-    """hears what it takes beside what was predicted, where something was"""
+    """receives measured and predicted memory, where something was"""
     host: int = 0
     """bytes of host memory it takes, where that was predicted"""
     no_partner: str = ""

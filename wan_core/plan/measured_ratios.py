@@ -79,7 +79,7 @@ class MeasuredRatios:
 
 
 def measured_ratios_of(roots: Roots) -> MeasuredRatios:
-    """Returns the ratios that lie beside the runs; none where the roots name no folder of runs, or the file is not
+    """Returns the ratios stored with the runs; none where the roots name no folder of runs, or the file is not
     one that `keep_ratios` wrote.
     """
     memo = _memo_of(roots)
@@ -94,7 +94,7 @@ def measured_ratios_of(roots: Roots) -> MeasuredRatios:
 
 
 def keep_ratios(found: list[Ratio], roots: Roots) -> None:
-    """Writes ratios beside the runs, each in place of an older one of the same, where there is such a folder."""
+    """Stores ratios with the runs, each in place of an older one of the same, where there is such a folder."""
     memo = _memo_of(roots)
     if memo is not None:
         for one in found:
@@ -184,5 +184,5 @@ class Measured:
         return Ratio(card=card, variant=self.variant, scheme=self.scheme, phase=phase, ratio=round(ratio, 4))
 
     def keep(self, roots: Roots) -> None:
-        """Writes what can be said by now beside the runs, where the roots name such a folder and it can be written."""
+        """Stores the ratios known by now with the runs, where the roots name such a folder and it can be written."""
         keep_ratios(self.ratios(), roots)

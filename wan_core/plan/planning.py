@@ -34,7 +34,7 @@ _WORTH_SAYING = 0.01
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryPlan:
-    """The memory a job takes, with the measures that were chosen for it, beside what there is."""
+    """The memory a job takes, with the measures that were chosen for it, and the free memory."""
 
     job: Workload
     room: FreeMemory
@@ -233,7 +233,7 @@ def plan_memory(job: Workload, room: FreeMemory, card: Card | None = None) -> Me
 
 
 def rest_alike(measures: Iterable[MemoryMeasures]) -> bool:
-    """Returns whether the same blocks rest in host memory under all of these: so that their weights can lie there once.
+    """Returns whether all of these offload the same blocks, so that host memory can hold their weights once.
 
     Of 14 and 20 blocks out of 40 only some are the same, so that even the larger number would be too few to count.
     """

@@ -17,7 +17,7 @@ from ..footprint import weights_once_loaded
 from ..job.config import read_run
 from ..job.open import OpenRun, open_experts
 from ..job.partner import pair_of_previews
-from ..load import ModelPlan, inspect_model, settled
+from ..load import ModelPlan, inspect_model, resolved
 from ..lora import LoraConfig
 from ..model import LatentSpace
 from ..placement import (
@@ -170,16 +170,16 @@ def report_settings(
     """Returns the report of a job that never ran: of clips of `size` (WIDTHxHEIGHTxFRAMES).
 
     `cards`: GiB of each card it is planned for; none: those of this machine, by what runs took on them, where `roots`
-    name the folder of runs. `mode`: how several of `cards` share the job. `world`: the mesh of so many ranks with cards
+    name the folder of runs. `mode`: how several of `cards` share the job. `world`: a mesh of this many ranks with cards
     as the first is planned too, for `clips` a step (0: one each). `preset`: its name; clips keep the aspect ratio of
     `size`, and the report has the preset's `settings` by the names of widgets and the `seconds` of the run.
     """
     file = inspect_model(model, roots)
     if not cards:
-        model = settled(model, (file,))
+        model = resolved(model, (file,))
     else:
         if file.compute_dtype == torch.float32 and model.base_precision == "as in file":
-            model = replace(model, base_precision="bf16")  # as `load.settled` has it where there is a GPU
+            model = replace(model, base_precision="bf16")  # as `load.resolved` has it where there is a GPU
         model = model.with_placement(PlacementConfig(devices="cpu"))  # of this machine none is meant
     file = inspect_model(model, roots)
     step = _step_of(size, train.batch_size, file.variant.latents)

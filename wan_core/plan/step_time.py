@@ -73,7 +73,7 @@ def step_timeline(
     job: JobShape, step: StepShape, estimate: MemoryEstimate, card: Card | Sequence[Card], *, micro_batches: int
 ) -> Timeline:
     """Returns when the cards of a process work in the passes of a step: those of a split by the event model; one card,
-    or the first of those that share out tokens, one pass after the other."""
+    or the first of the cards that share out tokens, one pass after the other."""
     count = len(job.placement.devices)
     cards = [card] * max(count, job.cards) if isinstance(card, Card) else card
     if count > 1:
@@ -86,8 +86,8 @@ def step_timeline(
 def _computing_seconds(
     job: JobShape, step: StepShape, estimate: MemoryEstimate, cards: Sequence[Card]
 ) -> tuple[float, float]:
-    """Returns the seconds in which one card, or those that share out the tokens, compute the forward and the backward
-    pass of a micro-batch."""
+    """Returns the seconds in which one card, or the cards that share out the tokens, compute the forward and the
+    backward pass of a micro-batch."""
     kinds = {(job.on_card(step, number), card): number for number, card in enumerate(cards)}
     works = [work_of_passes(job, step, estimate, number) for number in kinds.values()]
     of_each = [card for _, card in kinds]
@@ -130,7 +130,7 @@ def exchanged_bytes(job: JobShape, step: StepShape) -> tuple[int, int]:
     parts, every = job.shares or (1,) * job.cards, sum(job.shares) or job.cards
     most = max(part * (every - part) for part in parts) / every**2
     uneven = most * job.cards**2 / max(1, job.cards - 1)
-    # All tokens go to the layers of a further route, and those that went through back; so do their gradients.
+    # All tokens go to the layers of a further route, and the routed ones back; so do their gradients.
     width = clips * job.shape.dim * job.numerics.residual.itemsize * (1 + bool(job.shape.vace_layers))
     regrouped = sum(
         step.tokens + step.latent_frames * route.kept(step.tokens // step.latent_frames) for route in job.routes[1:]

@@ -24,7 +24,7 @@ def suggestions_for(
 ) -> list[Suggestion]:
     """Returns up to `most` changes of which each alone makes `job` fit into `room`, the least painful first.
 
-    8-bit weights together with a smaller job come last, where nothing alone is enough. `enough` is asked after each
+    8-bit weights together with a smaller job come last, where nothing alone is enough. `enough` is called after each
     look, and ends it with what was found until then.
     """
     found: list[Suggestion] = []
@@ -40,7 +40,7 @@ def suggestions_for(
 
 
 def _alone(job: Workload, room: FreeMemory) -> Iterator[Suggestion | None]:
-    """Yields each change with which the job fits; None for a look without a find, so that `enough` is asked."""
+    """Yields each change with which the job fits; None for a look without a find, so that `enough` is called."""
     asked: Suggestion = {}
     for measures in (_AUTOMATIC, _CHECKPOINTED):
         more = {name: value for name, value in measures.items() if getattr(job.train, name) != value}

@@ -46,7 +46,7 @@ class Workload:
     preview_remarks: tuple[str, ...] = ()
     """notes on prompts and sizes of previews"""
     preview_gives_way: bool = False
-    """whether it has as many frames as fit beside training (preview_size.py), and not more"""
+    """whether it has as many frames as fit together with training (preview_size.py), and not more"""
     placement: Placement | None = None
     """instead of the model's own, for cards that this machine need not have"""
     others: tuple[torch.device, ...] = ()

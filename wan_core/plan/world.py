@@ -88,7 +88,7 @@ class Mesh:
 
 @dataclass(frozen=True)
 class MeshPlan:
-    """An optimizer step on a mesh; bytes are those that one rank sends."""
+    """An optimizer step on a mesh; bytes are what one rank sends."""
 
     mesh: Mesh
     passes: int

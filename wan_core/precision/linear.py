@@ -182,7 +182,7 @@ def _values(
 _PACKED = "Tensor weight, Tensor? scale, Tensor? whole_scale, str layout"
 _OPERATIONS = "wan_trainer_" + sha256(__name__.encode("utf-8", "surrogatepass")).hexdigest()[:12]
 """their name space: of this copy of the code, since torch ends those of a name that is given twice. A digest, because
-torch takes ASCII alone and ComfyUI names a module by its whole path."""
+torch takes ASCII alone and ComfyUI names a module by its complete path."""
 
 
 @torch.library.custom_op(
@@ -213,7 +213,7 @@ def _(gradient: Tensor, weight: Tensor, _scale: Tensor | None, _whole: Tensor | 
 
 
 class _Linear8Bit(torch.autograd.Function):
-    """The same with products in 8 bits; takes a layout of a value to a byte, and no whole scale."""
+    """The same with products in 8 bits; takes a layout of a value to a byte, and no scale of the complete weight."""
 
     @staticmethod
     def forward(

@@ -27,7 +27,9 @@ _FEWEST_ROWS = 32
 
 
 def multiplies(weight: Tensor, scale: Tensor | None, dtype: torch.dtype, layout: str = "") -> bool:
-    """Returns whether a packed weight (out, in) can be multiplied in `dtype`: it is of it, scaled whole or by row."""
+    """Returns whether a packed weight (out, in) can be multiplied in `dtype`: it has this dtype, and one scale
+    or one per row.
+    """
     scales = 1 if scale is None else scale.numel()
     return weight.dtype == dtype and value_to_a_byte(layout) and scales in (1, weight.shape[0])
 
@@ -266,7 +268,7 @@ def _scaled(sums: Tensor, of_row: Tensor) -> Tensor:
 def _write(
     out: Tensor, sums: Tensor, of_row: Tensor, of_column: Tensor | None = None, added: Tensor | None = None
 ) -> None:
-    """Does what `_finished` does, in one pass or, for sums with a scale of each column, in two."""
+    """Writes the result of `_finished` in one pass, or in two where each column has a scale."""
     if FINISH.on(out, str(sums.dtype)):
         FINISH(out, sums, of_row, of_column, added)
     elif of_column is None:

@@ -1,4 +1,4 @@
-"""Weight-only quantization of the frozen base: 8-bit values, and a float32 scale for those that share one.
+"""Weight-only quantization of the frozen base: 8-bit values, and a float32 scale for each group of values.
 
 Weight-only on purpose: dynamic activation quantization rounds activations without a straight-through gradient, and
 LoRA gradients come out wrong by tens of percent without any error message (measured: int8 dynamic 95 %).
@@ -143,7 +143,7 @@ def quantized(weight: Tensor, scheme: str) -> tuple[Tensor, Tensor]:
     stored = torch.int8 if scheme == "int8" else torch.float8_e4m3fn
     values = torch.empty(weight.shape, dtype=stored, device=weight.device)
     rows = max(1, _VALUES_AT_ONCE // weight.shape[1])
-    for start in range(0, len(weight), rows):  # a float32 copy of the whole would be twice a bf16 weight
+    for start in range(0, len(weight), rows):  # a complete float32 copy would be twice a bf16 weight
         part = slice(start, start + rows)
         values[part] = _scaled(weight[part], scale if scale.numel() == 1 else scale[part], scheme)
     return values, scale.view(grouped.shape[:-1])
@@ -181,7 +181,7 @@ class QuantizedBy(Config):
 
 
 def quantized_by(config: QuantizeConfig, dtype: torch.dtype) -> QuantizedBy:
-    """Returns the mark of a base that is quantized from `dtype` here."""
+    """Returns a digest of what this version makes of fixed values of `dtype`: it changes with the quantized weights."""
     known = torch.randn(64, 128, generator=torch.Generator().manual_seed(1)).to(dtype)
     values = dequantise(*quantized(known, config.scheme), dtype).float().contiguous().numpy().tobytes()
     return QuantizedBy(weights=hashlib.sha256(values).hexdigest()[:16])

@@ -14,7 +14,7 @@ from ..errors import TrainingError
 from ..events import CheckpointSaved, DecodeWanted, Event, StepDone
 from ..files import Roots
 from ..job import DataConfig, RunConfig, choose_run, prepare_run, with_scaled_loss
-from ..load import ModelPlan, inspect_model, settled
+from ..load import ModelPlan, inspect_model, resolved
 from ..lora import LoraConfig
 from ..model import WAN21_LATENTS, WanShape, WanTransformer, condition_named
 from ..precision import QuantizeConfig
@@ -77,7 +77,7 @@ def _made(place: Path, plan: ModelPlan) -> tuple[Path, Roots]:
     save_file(_weights(), models / _FILE)
     roots = Roots({"diffusion_models": (str(models),), "cache": (str(place / "cache"),), "loras": (str(place),)})
     clips = SyntheticConfig(count=4, width=64, height=64, num_frames=9, text_length=16)
-    plan = settled(plan, (inspect_model(plan, roots),))
+    plan = resolved(plan, (inspect_model(plan, roots),))
     drawn = synthetic_set(clips, space=WAN21_LATENTS, size_multiple=16, kind=condition_named("none"))
     train = TrainConfig(
         steps=_STEPS, save_every_n_steps=3, preview_every_n_steps=_STEPS, eval_items=2, learning_rate=1e-3

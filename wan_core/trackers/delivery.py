@@ -47,7 +47,7 @@ class Delivery:
     """One destination, served by one thread."""
 
     def __init__(self, destination: Destination, *, begins: bool = False, late: str = "") -> None:
-        """`begins`: begin without waiting for an event. `late`: the complaint where patience ends."""
+        """`begins`: connects at once, without an event. `late`: the complaint if events are left at the end."""
         self._destination, self._begins, self._late = destination, begins, late
         self._events: deque[Event] = deque()
         self._changed = threading.Condition()

@@ -5,7 +5,7 @@ weights takes 2RP forward, 2RP for the gradient of its input if an earlier weigh
 of its own weight if trained. Attention of N queries to M keys takes 2NMD for each of its two forward products, and for
 each gradient needed (scores, queries, keys, values).
 
-Only useful FLOPs: recomputation (`recomputed` has it), norms, activations, optimizer and reference image are left out.
+Only useful FLOPs: recomputation (`recomputed` has it), norms, activations, optimizer and reference image do not count.
 """
 
 from __future__ import annotations

@@ -202,7 +202,7 @@ class UpdateConfig(Config):
     max_train_epochs: int = batch_setting(
         0,
         "Length of the run in epochs (passes over all clips), instead of steps. When both experts are trained, the "
-        "length of each. 0 = steps is used. Set it when runs with datasets of different size should compare.",
+        "length of each. 0 = steps is used. Set it when you compare runs on datasets of different size.",
         low=0,
         high=1_000_000,
         counts="never",

@@ -33,7 +33,7 @@ from wan_core.checkpoint import code_scales, dequantise
 from wan_core.checkpoint.dequantise import block_scales_in_rows, tiled_shape
 from wan_core.checkpoint.integers import GROUPS, INTEGERS, integer_layout, rotated
 from wan_core.errors import CheckpointError
-from wan_core.load import ModelPlan, inspect_model, materialize, settled
+from wan_core.load import ModelPlan, inspect_model, materialize, resolved
 from wan_core.model import WanTransformer
 from wan_core.precision import product_without_bias, row_squares
 
@@ -381,7 +381,7 @@ def test_a_model_whose_embeddings_are_packed_too_is_known_by_its_values(tmp_path
 def test_a_model_whose_first_block_was_left_in_float32_stays_packed_on_a_gpu_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is no file of float32, which `settled` would unpack to bf16: a 14B of integers would take twice its memory."""
+    """It is not a float32 file, which `resolved` would unpack to bf16; a 14B of integers would double."""
     write_int8(tmp_path / "wan.safetensors", WHOLE, group=64)
     stored = load_file(tmp_path / "wan.safetensors")
     beside = (".weight_scale", ".comfy_quant")
@@ -392,7 +392,7 @@ def test_a_model_whose_first_block_was_left_in_float32_stays_packed_on_a_gpu_too
     assert found.compute_dtype == torch.bfloat16
     assert len(kept(load(tmp_path))) == len(LINEARS) // 2
     put_in(monkeypatch, AMPERE)
-    assert settled(plan(), [found]).base_precision == "as in file"
+    assert resolved(plan(), [found]).base_precision == "as in file"
 
 
 def test_other_linears_and_convolutions_of_integers_are_unpacked_once(tmp_path: Path) -> None:

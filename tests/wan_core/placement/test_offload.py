@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from tests.support.blocks import SHAPE
 from tests.support.containers import write_gguf, write_int8, write_mxfp8, write_nvfp4
+from tests.support.late_copies import LateCopies
 from tests.support.tiny_run import make_roots, random_weights
-from tests.support.travel import LateCopies
 from wan_core.errors import PlacementError
 from wan_core.load import ModelPlan, materialize
 from wan_core.lora import LoraConfig, adapter_parameters, inject_lora
@@ -104,7 +104,7 @@ def job(
         if scheme:
             quantize_block(block, name, QuantizeConfig(scheme=scheme, vace_blocks=True))
         if offload is not None:
-            offload.settle(name, block)
+            offload.offload_block(name, block)
     inject_lora(model, lora or LoraConfig(rank=2, targets=TARGETS), seed=1)
     for number, adapter in enumerate(adapter_parameters(model).values()):
         adapter.data = torch.randn(adapter.shape, generator=torch.Generator().manual_seed(number))

@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.support.travel import LateCopies
+from tests.support.late_copies import LateCopies
 from wan_core.placement import SharedMemory, can_share, share_memory, shared
 from wan_core.placement.copies import CudaCopies, PlainCopies
 from wan_core.placement.streaming import Ring
@@ -266,7 +266,7 @@ def new_block() -> nn.Module:
 
 def rested(door: int, *others: int) -> nn.Module:
     block = new_block()
-    Ring(torch.device("cpu"), PlainCopies(), ["blocks.0"], among(door, *others)).settle("blocks.0", block)
+    Ring(torch.device("cpu"), PlainCopies(), ["blocks.0"], among(door, *others)).offload_block("blocks.0", block)
     return block
 
 
@@ -291,7 +291,7 @@ def test_a_norm_that_previews_change_in_place_is_no_part_of_what_is_shared(door:
 def test_both_parts_of_a_resting_block_travel_to_the_device_and_are_waited_for(door: int) -> None:
     block, copies = new_block(), LateCopies()
     ring = Ring(torch.device("cpu"), copies, ["blocks.0"], among(door, 0))
-    ring.settle("blocks.0", block)
+    ring.offload_block("blocks.0", block)
     with ring.run("blocks.0", again=False, returns=False):
         for one, other in zip(block.parameters(), new_block().parameters(), strict=True):
             assert torch.equal(one, other)

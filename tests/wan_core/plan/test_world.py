@@ -109,7 +109,7 @@ def test_the_mesh_of_a_plan_builds_and_a_step_sends_the_bytes_that_were_planned(
     model.load_state_dict(random_weights(SHAPE))
     model.requires_grad_(False)
     for number, block in enumerate(model.blocks):
-        sharded.settle(f"blocks.{number}", block)
+        sharded.offload_block(f"blocks.{number}", block)
     inject_lora(model, LORA, seed=0)
     model.checkpoint_blocks, model.offload = True, sharded
     clip = ClipRanks(mesh.get_group("context"), [0, 1], 0, nullcontext)

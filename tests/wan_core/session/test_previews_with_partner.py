@@ -337,7 +337,7 @@ def test_the_plan_counts_the_partner_and_without_room_for_it_the_trained_one_sho
         report = report_run(run.directory, run.roots)
         phases = report["devices"]["cpu"]["phases"]
         assert phases["preview_bytes"] == max(phases.values())
-        return phases.pop("preview_bytes"), report["host"].get("resting_bytes", 0), phases
+        return phases.pop("preview_bytes"), report["host"].get("offloaded_bytes", 0), phases
 
     (peak, rests, others), (equal, beside, _), (more, twice, same) = map(planned, (None, partner_of("high"), wide))
     assert (rests, equal, others) == (0, peak, same), "a partner of the same size takes no more"

@@ -111,7 +111,7 @@ def test_killed_in_the_middle_of_a_copy_equals_a_run_where_nothing_was_moved(
     """Both blocks rest in host memory, with their inputs and every matrix product."""
     away = {"memory": "manual", "offload_activations": "on", "blocks_to_swap": 2}
     run = make_run(tmp_path, train=settings(**away, checkpointing_policy="offload_matmul_without_batch"))
-    first = f"from tests.support.travel import die_in_copy; die_in_copy({copy})"
+    first = f"from tests.support.late_copies import die_in_copy; die_in_copy({copy})"
     assert server.start(words(run), run.directory / "out.jsonl", first=first).wait() == -signal.SIGKILL
     code, events = train(server, run)
     assert code == 0, events[-1]
@@ -133,7 +133,7 @@ def test_which_tokens_pass_by_is_drawn_by_the_step(
     for name, change in changes.items():
         run = make_run(tmp_path / name, train=settings(**change))
         if name == "away":
-            first = "from tests.support.travel import die_in_copy; die_in_copy(60)"
+            first = "from tests.support.late_copies import die_in_copy; die_in_copy(60)"
             assert server.start(words(run), run.directory / "out.jsonl", first=first).wait() == -signal.SIGKILL
         code, events = train(server, run)
         assert code == 0, events[-1]

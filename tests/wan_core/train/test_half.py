@@ -17,7 +17,7 @@ from tests.support.tiny_run import TINY, make_roots, make_run
 from wan_core.audit.any_dtype import compute_in, fill_empty_adapters, let_linears_cast
 from wan_core.events import Note, StepDone
 from wan_core.job import with_scaled_loss
-from wan_core.load import ModelPlan, inspect_model, settled
+from wan_core.load import ModelPlan, inspect_model, resolved
 from wan_core.lora import LoraConfig, adapter_parameters, inject_lora
 from wan_core.model import WanTransformer
 from wan_core.precision import PrecisionPolicy
@@ -103,7 +103,7 @@ def test_a_run_on_a_card_without_bf16_scales_its_loss_by_itself_and_says_so(
     monkeypatch.setenv("WAN_TRAINER_CARD_CAPABILITY", "7.5")
     roots, _ = make_roots(tmp_path / "looked", shape=replace(TINY, num_layers=1))
     plan = ModelPlan(base_file="diffusion_models:wan_tiny_t2v.safetensors")
-    plan = settled(plan, [inspect_model(plan, roots)])
+    plan = resolved(plan, [inspect_model(plan, roots)])
     train = TrainConfig(steps=2, save_every_n_steps=2, preview_every_n_steps=0, eval_items=0, save_dtype="fp32")
     run = make_run(tmp_path, shape=replace(TINY, num_layers=1), train=with_scaled_loss(train, plan), plan=plan)
     events = train_here(run)

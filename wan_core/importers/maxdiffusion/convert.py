@@ -42,7 +42,7 @@ class ExportReport:
     """The outcome of an export."""
 
     folders: tuple[str, ...]
-    """below the folder asked for, one for each size; "." when there is only one"""
+    """below the requested folder, one for each size; "." when there is only one"""
     files: int
     records: int
     size_bytes: int

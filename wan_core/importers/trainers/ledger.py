@@ -1,6 +1,6 @@
 """An account of one section of another trainer's settings: what was taken over, changed, or has no counterpart here.
 
-A key that nobody asked for is named too, so nothing is ignored in silence.
+An unread key is reported too, so nothing is ignored in silence.
 """
 
 from __future__ import annotations

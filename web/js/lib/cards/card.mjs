@@ -15,7 +15,7 @@ const SCROLLS = 220;
 export class Card {
   /**
    * @param {import("../page/pacing.mjs").Frames} frames
-   * @param {{ label: string, kind: string, grew: () => void }} options `grew` is told when `least` has changed
+   * @param {{ label: string, kind: string, grew: () => void }} options `grew` is called when `least` has changed
    */
   constructor(frames, { label, kind, grew }) {
     this.grew = grew;
@@ -138,5 +138,5 @@ function keepNode(event) {
   if (!field || !event.buttons) return;
   event.stopPropagation();
   const text = field.tagName !== "VIDEO";
-  if (text && event.type === "pointerdown") field.setPointerCapture(event.pointerId); // also beside the field
+  if (text && event.type === "pointerdown") field.setPointerCapture(event.pointerId); // also next to the field
 }

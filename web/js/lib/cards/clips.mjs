@@ -7,7 +7,7 @@ import { records, text } from "./lists.mjs";
 
 /**
  * As ValidateVideo leaves them in `wan_clips`: a row per prompt and seed, in it the base model (no step) and every saved
- * step and strength, from the same noise. While it renders, those that are there.
+ * step and strength, from the same noise. While it renders, the clips made so far.
  * @typedef {{ step?: unknown, lora?: unknown, strength?: unknown, file?: unknown, still?: unknown }} Clip
  * @typedef {{ width?: unknown, height?: unknown, rows?: { prompt?: unknown, seed?: unknown, clips?: Clip[] }[] }} Clips
  * @typedef {{ label: string, file: unknown, still: unknown }} Shown

@@ -20,7 +20,7 @@ import { Sheet } from "./sheet.mjs";
 
 /** The finding that training waits for. */
 const STOPS = "needs_caption";
-/** So many files that were left out are named without a click. */
+/** Number of skipped files that are named without a click. */
 const FEW = 4;
 const stopped = () =>
   t(
@@ -43,7 +43,7 @@ export class DatasetCard extends Card {
     this.captions = captions;
     this.memory = new Memory();
     this.drops = drops;
-    /** What became of files that were dropped. */
+    /** The result of dropped files. */
     this.dropped = element("p", { class: "wan-dropped", role: "status" });
     this.body.before(this.dropped);
     this.show(null);
@@ -205,7 +205,7 @@ function offered({ missing, trigger }) {
  * Skipped files, after the problems that block training.
  * @param {Dataset} dataset
  * @param {() => void} resized
- * @param {(clip: number, name: string) => void} open writes the caption of a file that was left out for want of one
+ * @param {(clip: number, name: string) => void} open writes the caption of a file that was skipped without one
  */
 function leftOut({ left_out: left, scan }, resized, open) {
   const files = list(left?.files);

@@ -18,14 +18,14 @@ export const SAMPLINGS = [
   ...["uniform", "sigmoid", "shift", "flux_shift", "qwen_shift"],
   ...["logsnr", "mode", "beta"],
 ];
-/** Those that read discrete_flow_shift, and those whose shift goes by the size of a clip. */
+/** Samplings that read discrete_flow_shift, and samplings whose shift depends on the clip's size. */
 export const SHIFTED = ["uniform", "shift"];
 const BY_SIZE = { flux_shift: [1.15, 4096], qwen_shift: [0.9, 8192] };
-/** Those that read sigmoid_scale. */
+/** Samplings that read sigmoid_scale. */
 export const SCALED = ["sigmoid", "shift", ...Object.keys(BY_SIZE)];
 /** Below this share the engine gives up drawing. */
 export const ALMOST_NOTHING = 1e-5;
-// Beyond this many deviations a double cannot tell the share from 0 or 1.
+// Beyond this many deviations a double cannot distinguish the share from 0 or 1.
 const FARTHEST = 8;
 const HALVINGS = 40;
 

@@ -9,7 +9,7 @@ import { densities, quantile } from "./density.mjs";
  * @typedef {import("./density.mjs").Draw} Draw
  * @typedef {{ text: string, grid: string, ground: string, marker: string }} Theme
  * @typedef {{ draw: Draw, whole: Draw, boundary: number | null, cursor: number | null }} View
- *   `whole` is the draw without the cut of an expert; the cursor is a timestep
+ *   `whole` is the draw over the complete range, without the cut of an expert; the cursor is a timestep
  */
 
 const BINS = 200;

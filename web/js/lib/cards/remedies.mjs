@@ -12,7 +12,7 @@ export const EMPTY = "empty caption";
 
 const SETTINGS = "WanDatasetSettings";
 const ALWAYS = 0;
-/** Free space between the dataset node and a settings node put beside it, in pixels of the canvas. */
+/** Free space between the dataset node and a settings node put next to it, in pixels of the canvas. */
 const APART = 40;
 
 /**

@@ -31,7 +31,7 @@ export class Sheet {
    * @param {Dataset} dataset
    * @param {{ source: string, doors: import("./caption_edits.mjs").Doors,
    *   memory: import("./caption_edits.mjs").Memory, resized: () => void,
-   *   wrote: (captions: Map<string, string>) => void }} options `source`: where the picture of all is; `wrote` is told of
+   *   wrote: (captions: Map<string, string>) => void }} options `source`: where the picture of all is; `wrote` receives
    *   all captions that were written here, by the name of the file
    */
   constructor(dataset, { source, doors, memory, resized, wrote }) {
@@ -252,7 +252,7 @@ function seen({ clip, name, caption }) {
   return { clip, name, about: `${name}\n${caption}`, empty: !caption };
 }
 
-/** @param {Partial<Picture>} picture @param {string} source of the whole sheet */
+/** @param {Partial<Picture>} picture @param {string} source of the complete sheet */
 function frame({ left, top, wide, shape }, source) {
   const made = element("div", { class: "wan-frame" });
   if (!shape) return made;

@@ -17,7 +17,7 @@ import { list, text } from "./lists.mjs";
 /** Rows that are drawn; the number of others is shown. */
 const MOST_ROWS = 8;
 
-/** @param {unknown} work @returns {Pass[]} those that can be drawn */
+/** @param {unknown} work @returns {Pass[]} the passes that can be drawn */
 function passesOf(work) {
   return list(work).filter(
     (pass) => Array.isArray(pass) && pass.length === 4 && pass.slice(1).every(known),

@@ -21,7 +21,7 @@ import {
  *   sigma between the experts, and the training shift that 0 stands for
  * @typedef {{ expert: string, model: Model | null }} Trainer a Train Wan LoRA node: its `expert`, and its model
  * @typedef {{ low: number, high: number, boundary: number | null, open: boolean, shift: number | null }} Range
- *   `open`: an expert was asked for, and where its range ends is not known yet; `shift`: the model's, where known
+ *   `open`: an expert was requested whose range is not known yet; `shift`: the model's, where known
  */
 
 const WHOLE = { low: 0, high: 1 };

@@ -62,7 +62,7 @@ export function drawMarkers(context, plan, view, theme) {
 
 /**
  * What is wrong, at its step: a line with a sign at its head where something was marked, a cross on the floor for a step
- * that was left out.
+ * that was skipped.
  * @param {CanvasRenderingContext2D} context
  * @param {Plan} plan
  * @param {View} view

@@ -21,7 +21,7 @@ const MEDIA =
   /[.](mp4|m4v|mov|mkv|webm|avi|gif|mpe?g|m?ts|m2ts|wmv|flv|3gp|a?png|jpe?g|webp|bmp|tiff?|avif)$/i;
 const CAPTION = /[.](txt|caption|json)$/i;
 const LONGEST_NAME = 60;
-/** Of files that are left out. */
+/** Names of skipped files. */
 const MOST_NAMED = 3;
 
 /** Whether something that hangs over the page may be files. @param {DragEvent} event */

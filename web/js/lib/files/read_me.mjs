@@ -24,7 +24,7 @@ let known = [];
 
 /**
  * Translations by English line, in place of those known so far.
- * @param {unknown} translations anything but texts is left out
+ * @param {unknown} translations anything but texts is skipped
  */
 export function learnNotes(translations) {
   known = Object.entries(translations ?? {})

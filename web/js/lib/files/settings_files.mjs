@@ -133,7 +133,7 @@ function summary({ trainer, source, counts, missing }) {
   return lines.join("\n");
 }
 
-/** Those that a trainer could have written, with their texts. @param {TextFile[]} files */
+/** The files that a trainer could have written, with their texts. @param {TextFile[]} files */
 async function settingsOf(files) {
   const small = files.filter((one) => TEXT.test(one.name) && one.size <= MOST_BYTES);
   const read = await Promise.all(small.map(async (one) => ({ one, text: await one.text() })));

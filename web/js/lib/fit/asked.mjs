@@ -172,7 +172,7 @@ export function sourceOf(node, input) {
   return null;
 }
 
-/** @param {GraphNode} node @returns {Record<string, unknown>} its own widgets by name; what comes over a link is left out */
+/** @param {GraphNode} node @returns {Record<string, unknown>} its own widgets by name; linked ones are skipped */
 function valuesOf(node) {
   const plain = (node.widgets ?? []).filter(
     ({ name, value }) =>

@@ -118,7 +118,7 @@ export class FitBar {
 /** @typedef {import("./standing.mjs").Standing} Standing */
 
 export class RunLine {
-  /** @param {() => void} changed is told when the line may have another height */
+  /** @param {() => void} changed called when the line may have another height */
   constructor(changed) {
     this.changed = changed;
     this.element = element("section", {

@@ -143,7 +143,7 @@ export function sentence({ settings = {}, seconds, card }) {
   return t("{what}: about {time} (predicted for {card})", { what, time: roughly(seconds), card });
 }
 
-/** @param {number} seconds @returns {string} whole minutes, at least one */
+/** @param {number} seconds @returns {string} minutes, rounded, at least 1 */
 function roughly(seconds) {
   const all = Math.max(Math.round(seconds / 60), 1);
   const [hours, minutes] = [Math.floor(all / 60), all % 60];

@@ -7,7 +7,7 @@ const GATHER = 600;
 export class InStep {
   /** @type {Set<HTMLVideoElement>} */
   clips = new Set();
-  /** Those that play in this round. @type {Set<HTMLVideoElement>} */
+  /** Clips that play in this round. @type {Set<HTMLVideoElement>} */
   #playing = new Set();
   #isGathering = false;
 

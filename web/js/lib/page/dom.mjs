@@ -116,7 +116,7 @@ export function toggle(text, title, on, changed) {
 /**
  * Ask for confirmation in `place`; Escape answers no, which has the focus.
  * @param {HTMLElement} place
- * @param {{ label: string, words: HTMLElement, no: HTMLElement, yes?: HTMLElement, refused: () => void }} asked `yes` is left out where
+ * @param {{ label: string, words: HTMLElement, no: HTMLElement, yes?: HTMLElement, refused: () => void }} asked `yes` is omitted where
  *   nothing can go
  */
 export function ask(place, { label, words, no, yes, refused }) {

@@ -39,7 +39,7 @@ export function addWidget(node, shown, { least, most, name = WIDGET }) {
 
 /**
  * Keeps a widget as wide as its node: the page's side panel draws unknown widgets too and leaves its own width in them.
- * Newer frontends can be told not to.
+ * Newer frontends have a switch against it.
  * @param {object} widget
  */
 function keepWidth(widget) {

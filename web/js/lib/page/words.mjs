@@ -40,7 +40,7 @@ export function counted(n, one, several, values = {}) {
 
 /**
  * Sentences as one text. Chinese and Japanese put no space behind a full stop.
- * @param {(string | false | null | undefined | 0)[]} said those that are empty are left out
+ * @param {(string | false | null | undefined | 0)[]} said empty ones are skipped
  */
 export function inOneText(said) {
   return said.filter(Boolean).join(" ").replaceAll("。 ", "。");
@@ -48,7 +48,7 @@ export function inOneText(said) {
 
 /**
  * Translations by English sentence, in place of those known so far.
- * @param {unknown} translations anything but texts is left out
+ * @param {unknown} translations anything but texts is skipped
  */
 export function learn(translations) {
   const pairs = Object.entries(translations ?? {}).filter(([, text]) => typeof text === "string");

@@ -1,5 +1,5 @@
 // @ts-check
-/** Tells of the end of a run, where somebody ticked it: a notification of the desktop, or a tone where none is allowed. */
+/** Notifies of the end of a run, if ticked: a notification of the desktop, or a tone where none is allowed. */
 
 import { element } from "../page/dom.mjs";
 import { t } from "../page/words.mjs";

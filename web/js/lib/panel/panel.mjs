@@ -44,7 +44,7 @@ export class Panel {
    * @param {{ routes: Routes, frames: Frames, address: (path: string) => string, grew?: () => void, lost?: (run: string) => void,
    *   queue?: () => Promise<void>, copy?: (text: string) => Promise<void>, now?: () => number,
    *   open?: (graph: any, name: string) => Promise<unknown> }} page
-   *   `address` makes a route's path one that a video element can load; `grew` is told when `least` has changed, `lost`
+   *   `address` makes a route's path one that a video element can load; `grew` is called when `least` has changed, `lost`
    *   which run is there no more; `queue` queues the graph on the page, `open` opens one in a tab
    */
   constructor(page) {

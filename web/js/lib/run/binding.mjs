@@ -52,7 +52,7 @@ export function runOfNode(runs, name, { id = "", others = [], expert } = {}) {
 
 /**
  * The nodes of the page that show what a message says about a run: the node that trains it, when its run_name leads there,
- * or did when it was queued; those that show the run already (a node renamed while it trains); and for a run of another
+ * or did when it was queued; nodes that show the run already (a node renamed while it trains); and for a run of another
  * graph, or started without one, those whose run_name leads to it, an exact name before a numbered one. The node's id
  * alone says nothing.
  * @param {Status} status
@@ -86,7 +86,7 @@ export class Prompts {
     this.graphs = new Map();
   }
 
-  /** Only the page that queued an entry is told that it starts. @param {unknown} prompt */
+  /** Only the page that queued an entry receives its start. @param {unknown} prompt */
   started(prompt) {
     if (prompt) this.mine.add(String(prompt));
     forgetOldest(this.mine);

@@ -10,7 +10,7 @@ import { short } from "./format.mjs";
  *   a position of the slider; clips by the channel they belong to
  * @typedef {{ key: string, base: string, title: string }} Channel
  *   clips that differ only in their step: one prompt of the previews, or one prompt, seed and strength of a rendering
- *   of Validate Video; `base` is the channel of what stands beside them at step 0
+ *   of Validate Video; `base` is the channel of the clips next to them, at step 0
  */
 
 /**

@@ -136,7 +136,7 @@ function evaluationOf(history, summary) {
 }
 
 /**
- * So many of them per second; empty where an older version wrote the line.
+ * Number per second; empty where an older version wrote the line.
  * @param {any} count
  * @param {any} seconds
  */

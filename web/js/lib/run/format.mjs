@@ -34,7 +34,7 @@ export function clock(seconds) {
  * @param {number | null | undefined} step
  * @param {number | null | undefined} steps
  * @param {number | null} [ofHours] seconds left of the hours that the run may take
- * @param {number | null} [beside] seconds that saves, evaluations and previews still to come will take
+ * @param {number | null} [beside] additional seconds that saves, evaluations and previews still to come will take
  * @returns {number | null} seconds, or null before a pace is known
  */
 export function secondsLeft(pace, step, steps, ofHours = null, beside = null) {

@@ -38,7 +38,7 @@ function reasonOf({ type, message, details }) {
 /**
  * Wraps the queue function to read its response, for every caller.
  * @param {any} api ComfyUI's
- * @param {(reasons: Reasons) => void} tell also called before the queue is asked: a graph may start before its answer comes
+ * @param {(reasons: Reasons) => void} tell also called before the queue is requested: a graph may start before its answer comes
  */
 export function watchQueue(api, tell) {
   const queue = api.queuePrompt;

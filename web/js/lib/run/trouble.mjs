@@ -9,7 +9,7 @@ import { inOneText, t } from "../page/words.mjs";
  * @typedef {{ lead: string, helps: string[] }} Remedies what is to be pressed once one of them is done, the most helpful first
  * @typedef {{ headline: string, sentence: string, remedies?: Remedies[], last?: string, retry: string, hint: string, gone?: boolean }} Trouble
  *   `last`: what stands below the remedies; `retry` is the word on the button, empty where there is none, `hint` what it does; `gone`:
- *   nobody is there to be asked for a log or told to train
+ *   nobody can send a log or train again
  */
 
 /**

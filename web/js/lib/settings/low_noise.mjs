@@ -26,7 +26,7 @@ export function showLowNoise(node) {
     hidden.set(node, outputs);
     node.outputs = node.outputs.slice(0, -last);
   } else return;
-  // Pages as old as 1.32 draw Vue nodes from a copy of the slots, made anew at this message.
+  // Pages as old as 1.32 draw Vue nodes from a copy of the slots, made again at this message.
   node.graph?.trigger?.("node:slot-errors:changed", { nodeId: node.id });
   node.setDirtyCanvas?.(true, true);
 }

@@ -1,6 +1,6 @@
 // @ts-check
 /**
- * Nodes show the inputs a beginner changes. Those that the server marks as advanced are shown on request, or where their
+ * Nodes show the inputs a beginner changes. Inputs that the server marks as advanced are shown on request, or where their
  * value is changed or linked. Nodes that the page draws itself know the mark, a canvas does not: this is one way for both.
  */
 

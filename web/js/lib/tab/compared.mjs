@@ -1,7 +1,7 @@
 // @ts-check
 /**
  * The runs whose curves are drawn together, any number of them: one chart, and a legend in which each has its colour and
- * dashes, comes to the fore when it is pointed at or focused, and is taken out again. Nothing is taken out unasked.
+ * dashes, comes to the fore when it is pointed at or focused, and is taken out again. Only the user takes one out.
  */
 
 import { ink } from "../chart/chart.mjs";

@@ -212,7 +212,7 @@ export class RunCard {
         ),
       );
     say(null);
-    this.actions.bytes(this.id).then(say, () => {}); // a size that cannot be read is left out
+    this.actions.bytes(this.id).then(say, () => {}); // a size that cannot be read is omitted
     const refused = () => this.answered(false);
     ask(this.question, { label: t("Delete {run}?", run), words, no, yes, refused });
   }

@@ -102,7 +102,7 @@ export class RunRow {
     write(cell, text);
   }
 
-  /** It is out of view: a browser plays few clips at once, and forgets those that have no source any more. */
+  /** It is out of view: a browser plays few clips at once, and forgets clips without a source. */
   leave() {
     this.shown = "";
     const clip = this.still.querySelector("video");

@@ -86,7 +86,7 @@ export class RunTable {
     new ResizeObserver(this.ask).observe(this.element);
   }
 
-  /** @param {Summary[]} runs those that are found */
+  /** @param {Summary[]} runs the runs found */
   update(runs) {
     this.runs = runs;
     this.arrange();

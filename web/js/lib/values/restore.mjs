@@ -4,7 +4,7 @@
 import { OURS } from "../page/ids.mjs";
 
 /**
- * A node as a workflow file holds it. Since frontends of 2026 `widgets_values_named` stands beside the positions; this
+ * A node as a workflow file holds it. Since frontends of 2026 `widgets_values_named` stands next to the positions; this
  * pack writes it on every frontend.
  * @typedef {{ type?: string, inputs?: { name?: string, widget?: { name: string } }[], widgets_values?: unknown,
  *   widgets_values_named?: Record<string, unknown> }} SavedNode

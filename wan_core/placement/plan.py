@@ -109,9 +109,9 @@ def split_blocks(
     """Returns consecutive runs of blocks over `devices`.
 
     "midpoint" gives every device the same number of blocks, the first devices one fewer where it does not divide (they
-    also embed). So does "auto", unless cards have different `gibibytes`: a larger one then gets more, in proportion to
-    what each has left by the work of one block. "interleaved" gives a device as many as auto, in two runs. Of numbers,
-    as many runs as there are devices, or several times as many, which the devices take in turn.
+    also embed). So does "auto", unless cards have different `gibibytes`: then in proportion to the memory left beyond the
+    work of one block. "interleaved" gives a device as many as auto, in two runs. A list of first blocks makes one run
+    more than it has numbers: one a device, or a multiple, which the devices take in turn.
     """
     # In full GiB, as two cards of one size differ by some MiB.
     shares = [max(round(size) - BESIDE_BLOCKS_GIB, 1) for size in gibibytes] or [1] * len(devices)

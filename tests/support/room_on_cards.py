@@ -112,7 +112,7 @@ def swapped(model: WanTransformer) -> dict[str, Any]:
     offload = BlockOffload(placement, running_order(layers), measures, copies=lambda _: Watched())
     for number, block in enumerate(model.blocks):
         offload.offload_block(f"blocks.{number}", block)
-    placement.check(model, offloads=offload.rests)
+    placement.check(model, offloads=offload.offloads)
     model.offload = offload
     expected = sample(model)
     trained = adapter_parameters(model).values()

@@ -109,7 +109,7 @@ def split_blocks(
     """Returns consecutive runs of blocks over `devices`.
 
     "midpoint" gives every device the same number of blocks, the first devices one fewer where it does not divide (they
-    also embed). So does "auto", unless cards have different `gibibytes`: then in proportion to the memory left beyond the
+    also embed). So does "auto", unless cards have different `gibibytes`: then in proportion to the memory left by the
     work of one block. "interleaved" gives a device as many as auto, in two runs. A list of first blocks makes one run
     more than it has numbers: one a device, or a multiple, which the devices take in turn.
     """

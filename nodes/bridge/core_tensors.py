@@ -167,7 +167,51 @@ def _camera(values: dict[str, Any], place: int, _raw: Tensor, name: str, variant
     return ordinary(_one(rays, place))
 
 
-_READ = {"channels": _channels, "image_tokens": _image_tokens, "vace": _vace, "camera": _camera}
+def _references(values: dict[str, Any], place: int, _raw: Tensor, name: str, variant: WanVariant) -> Tensor:
+    images = _scail(values, "reference_latents", "reference_image", name, variant)
+    return ordinary(torch.cat([_normalised(_one(image, place), variant) for image in images], dim=1))
+
+
+def _pose_stream(values: dict[str, Any], place: int, _raw: Tensor, name: str, variant: WanVariant) -> Tensor:
+    return ordinary(_normalised(_one(_scail(values, "pose_video_latent", "pose_video", name, variant), place), variant))
+
+
+def _reference_masks(values: dict[str, Any], place: int, raw: Tensor, name: str, variant: WanVariant) -> Tensor:
+    """Returns the masks (28, R, h, w) of references, the primary one first; ComfyUI stores it last, zeros behind it."""
+    masks = _one(_scail(values, "ref_mask_28ch", "reference_image_mask", name, variant), place)
+    return ordinary(masks[: len(masks) - raw.shape[1]].roll(1, dims=0).movedim(1, 0).float().cpu())
+
+
+def _pose_masks(values: dict[str, Any], place: int, _raw: Tensor, name: str, variant: WanVariant) -> Tensor:
+    masks = _one(_scail(values, "driving_mask_28ch", "pose_video_mask", name, variant), place)
+    return ordinary(masks.movedim(1, 0).float().cpu())
+
+
+def _replaces(values: dict[str, Any], _place: int, _raw: Tensor, _name: str, _variant: WanVariant) -> Tensor:
+    return torch.tensor([float(not values.get("ref_mask_flag", True))])
+
+
+def _scail(values: dict[str, Any], key: str, wired: str, name: str, variant: WanVariant) -> Any:
+    found = values.get(key)
+    if found is None:
+        raise DatasetError(
+            f"The CONDITIONING of {name} has no {key}, and {variant.name} reads it. Send it through WanSCAILToVideo "
+            f"with {wired}."
+        )
+    return found
+
+
+_READ = {
+    "channels": _channels,
+    "image_tokens": _image_tokens,
+    "vace": _vace,
+    "camera": _camera,
+    "references": _references,
+    "pose_stream": _pose_stream,
+    "reference_masks": _reference_masks,
+    "pose_masks": _pose_masks,
+    "replaces": _replaces,
+}
 
 
 def _one(batch: Tensor, place: int) -> Tensor:

@@ -12,7 +12,10 @@ import torch
 from safetensors.torch import save_file
 from world import ensure_models
 
+from tests.support.headers import header, scail
 from tests.support.tiny_run import TINY_CAMERA, random_weights
+from wan_core.checkpoint import detect_variant
+from wan_core.dataset.conditioning import condition_misfits
 
 pytestmark = pytest.mark.comfy
 
@@ -118,6 +121,54 @@ def test_the_camera_path_of_core_is_cached_as_the_sampler_is_given_it(
     assert torch.equal(clip.condition["camera"], given["camera_conditions"].cond[0])
     torch.testing.assert_close(clip.condition["channels"], given["c_concat"].cond[0], atol=1e-6, rtol=1e-6)
     assert not bool(clip.condition["channels"][:, 1:].any())
+
+
+def scail_values() -> dict[str, Any]:
+    """What WanSCAILToVideo puts into a CONDITIONING: a clip of 3 latent frames, two references, to replace."""
+    primary, further = drawn(1, 28, 8, 12, seed=5), drawn(1, 28, 8, 12, seed=6)
+    return {
+        "reference_latents": [drawn(1, 16, 1, 8, 12, seed=1), drawn(1, 16, 1, 8, 12, seed=2)],
+        "pose_video_latent": drawn(1, 16, 3, 4, 6, seed=3),
+        "clip_vision_output": {"penultimate_hidden_states": drawn(1, 257, 1280)},
+        "ref_mask_28ch": torch.cat([further, primary, torch.zeros(3, 28, 8, 12)])[None],
+        "driving_mask_28ch": drawn(1, 3, 28, 4, 6, seed=4),
+        "ref_mask_flag": False,
+    }
+
+
+def test_streams_of_scail_are_read_as_its_node_gives_them(core: Any) -> None:
+    """benchmarks/live_scail.py goes on from here to ComfyUI 0.33's own prediction."""
+    variant, values = detect_variant(header(scail(masks=True), "scail2.safetensors")), scail_values()
+    raw = {"samples": drawn(1, 16, 3, 8, 12)}
+    (clip,) = core.read_clips([raw], [conditioning(**values)], variant)
+    given, normalise = clip.condition, variant.latents.normalise
+    assert list(given) == list(variant.conditioning.tensors)
+    first, second = (normalise(one[0])[:, 0] for one in values["reference_latents"])
+    assert torch.equal(given["references"], torch.stack([first, second], 1)), "the primary one first"
+    assert torch.equal(given["pose_stream"], normalise(values["pose_video_latent"][0]))
+    assert torch.equal(given["reference_masks"][:, 0], drawn(1, 28, 8, 12, seed=5)[0]), "the primary one first"
+    assert torch.equal(given["reference_masks"][:, 1], drawn(1, 28, 8, 12, seed=6)[0])
+    assert torch.equal(given["pose_masks"], values["driving_mask_28ch"][0].transpose(0, 1))
+    assert given["replaces"].tolist() == [1.0]
+    assert condition_misfits(given, tuple(clip.latent.shape)) == ""
+    short = {**given, "pose_stream": given["pose_stream"][:, :2]}
+    assert "pose_stream have shape [16, 2, 4, 6], the clip needs" in condition_misfits(short, tuple(clip.latent.shape))
+
+
+@pytest.mark.parametrize(
+    ("key", "wired"),
+    [
+        ("reference_latents", "reference_image"),
+        ("pose_video_latent", "pose_video"),
+        ("ref_mask_28ch", "reference_image_mask"),
+        ("driving_mask_28ch", "pose_video_mask"),
+    ],
+)
+def test_a_missing_stream_of_scail_is_refused_by_the_input_to_wire(core: Any, key: str, wired: str) -> None:
+    variant, values = detect_variant(header(scail(masks=True), "scail2.safetensors")), scail_values()
+    del values[key]
+    with pytest.raises(ValueError, match=rf"has no {key}, and 2.1 SCAIL2-14B reads it. .* with {wired}\."):
+        list(core.read_clips([{"samples": drawn(1, 16, 3, 8, 12)}], [conditioning(**values)], variant))
 
 
 def test_texts_go_with_latents_or_with_clips(core: Any, models: Any) -> None:

@@ -26,9 +26,9 @@ from torch import Tensor
 
 from tests.support.golden import fill_at_random
 from wan_core.checkpoint import detect_variant, read_header
-from wan_core.dataset.conditioning import stack_conditions
+from wan_core.dataset.conditioning import driven_tensors, stack_conditions
 from wan_core.lora import LoraConfig, exported, inject_lora
-from wan_core.model import WanShape, WanTransformer
+from wan_core.model import LatentSpace, WanShape, WanTransformer
 
 SHAPE = WanShape(
     dim=128, ffn_dim=256, num_heads=1, num_layers=2, in_channels=20, image_dim=1280, pose_stream_channels=20
@@ -55,14 +55,15 @@ class Tokens(dict[str, Tensor]):
         return self[name]
 
 
-def colours(frames: int, generator: torch.Generator) -> Tensor:
-    """Masks (F, H, W, 3) of the node's colours, in blocks of 16 pixels."""
+def colours(frames: int, generator: torch.Generator, *, white: bool) -> Tensor:
+    """Masks (F, H, W, 3) of the node's colours, in blocks of 16 pixels; `white`: where it is black."""
     blocks = torch.randint(0, 2, (frames, 3, HEIGHT // 16, WIDTH // 16), generator=generator).float()
+    blocks[(blocks.sum(1, keepdim=True) % 3 == 0).expand_as(blocks)] = float(white)
     return torch.nn.functional.interpolate(blocks, scale_factor=16).movedim(1, -1)
 
 
-def conditioned(node: Any, *, replaces: bool, masks: bool, count: int) -> Any:
-    """Returns the CONDITIONING of WanSCAILToVideo for `count` references."""
+def conditioned(node: Any, *, replaces: bool, masks: bool, count: int) -> tuple[Any, dict[str, Any]]:
+    """Returns the CONDITIONING of WanSCAILToVideo for `count` references, and what it was given."""
     generator = torch.Generator().manual_seed(5)
 
     def pixels(frames: int) -> Tensor:
@@ -78,10 +79,20 @@ def conditioned(node: Any, *, replaces: bool, masks: bool, count: int) -> Any:
         "clip_vision_output": Tokens(penultimate_hidden_states=torch.randn(1, 257, 1280, generator=generator)),
     }
     if masks:
-        given |= {"pose_video_mask": colours(FRAMES, generator), "reference_image_mask": colours(count, generator)}
+        given["pose_video_mask"] = colours(FRAMES, generator, white=replaces)
+        given["reference_image_mask"] = colours(count, generator, white=not replaces)
     numbers = {"width": WIDTH, "height": HEIGHT, "length": FRAMES, "batch_size": 1, "video_frame_offset": 0}
-    strengths = {"pose_strength": 0.9, "pose_start": 0.0, "pose_end": 1.0, "previous_frame_count": 5}
-    return node.execute(vae=PlainVae(), replacement_mode=replaces, **given, **numbers, **strengths).result[0]
+    strengths = {"pose_strength": 1.0, "pose_start": 0.0, "pose_end": 1.0, "previous_frame_count": 5}
+    return node.execute(vae=PlainVae(), replacement_mode=replaces, **given, **numbers, **strengths).result[0], given
+
+
+def from_files(given: dict[str, Any], space: LatentSpace) -> dict[str, Tensor]:
+    """Returns what the dataset makes of files with the same pixels."""
+    masks = (given["reference_image_mask"], given["pose_video_mask"]) if "pose_video_mask" in given else None
+    encode = PlainVae().encode
+    return driven_tensors(
+        given["reference_image"], given["pose_video"], masks, lambda pixels: space.normalise(encode(pixels)[0])
+    )
 
 
 def their_velocity(patcher: Any, conditioning: Any, latent: Tensor) -> Tensor:
@@ -109,15 +120,19 @@ def main(tree: str) -> None:
         assert variant.family.task == name
         patcher = sd.load_diffusion_model(str(file), {"dtype": torch.float32})
         print(f"{name}: ComfyUI loads {type(patcher.model).__name__}, here {variant.name}")
-        modes = [(False, 1), (False, 2), *([(True, 2)] if shape.identity_channels else [])]
+        modes = [(False, 1), (False, 2), *([(True, 1), (True, 2)] if shape.identity_channels else [])]
         cases = {}
         for replaces, count in modes:
-            made = conditioned(
+            made, pixels = conditioned(
                 nodes_scail.WanSCAILToVideo, replaces=replaces, masks=shape.identity_channels > 0, count=count
             )
             raw = torch.randn(1, 16, 3, HEIGHT // 8, WIDTH // 8, generator=torch.Generator().manual_seed(9))
             (clip,) = bridge.read_clips([{"samples": raw}], [made], variant)
             given, latent = stack_conditions([clip.condition]), clip.latent[None]
+            if count == 1:
+                encoded = from_files(pixels, variant.latents)
+                apart = max(float((encoded[name] - clip.condition[name]).abs().max()) for name in encoded)
+                print(f"  replaces {replaces}: {len(encoded)} tensors from files, {apart:.1e} from the node's")
             text = torch.zeros(1, 512, 4096)
             text[:, : len(clip.text)] = clip.text
             cases[replaces, count] = made, latent, (latent, torch.tensor([SIGMA * 1000]), text, given)

@@ -241,7 +241,7 @@ def describe(file: WanFile, plan: ModelPlan) -> list[str]:
         f"Wan {variant.name}: {parameters / 1e9:.2f} billion parameters in {variant.shape.num_layers} blocks, "
         f"{header.container}, stored as {stored}{how}",
         f"computes in {str(file.compute_dtype).removeprefix('torch.')}; {variant.fps:g} frames per second; "
-        f"width and height in multiples of {variant.latents.size_multiple}",
+        f"width and height in multiples of {variant.size_multiple}",
     ]
     lines.append(_size_once_loaded(file, plan))
     if variant.boundary is not None and variant.expert is None:

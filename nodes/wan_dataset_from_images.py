@@ -122,7 +122,7 @@ class WanDatasetFromImages(io.ComfyNode):
             folder="images of the graph",
             fps=variant.fps,
             **{name: value[0] for name, value in values.items()},
-            size_multiple=variant.latents.size_multiple,
+            size_multiple=variant.size_multiple,
             conditioning=variant.conditioning.name,
         )
         with stops_become_interrupts(), VideoProcess(mm.processing_interrupted) as video:

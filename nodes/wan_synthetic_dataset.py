@@ -54,7 +54,7 @@ class WanSyntheticDataset(io.ComfyNode):
         made = synthetic_set(
             config,
             space=model.variant.latents,
-            size_multiple=model.variant.latents.size_multiple,
+            size_multiple=model.variant.size_multiple,
             kind=model.variant.conditioning,
             condition_channels=shape.vace_channels if shape.vace_layers else shape.condition_channels,
             fps=model.variant.fps,

@@ -65,7 +65,7 @@ class Ahead:
         train = TrainConfig.from_dict({**(dict(settings.train) if settings else {}), **own})
         train = with_global_batch(with_model_values(train, file.variant), plan.placement.batches)
         base = settings.lora if settings else LoraConfig()
-        grid, space = file.variant.latents.size_multiple, file.variant.latents
+        grid, space = file.variant.size_multiple, file.variant.latents
         steps = [_step(size, grid, space, train.batch_size) for size in self._clip_sizes(body)]
         step = max(steps, key=lambda one: one.tokens)
         preview, gives_way, beside = None, False, 0

@@ -101,7 +101,7 @@ def chosen_elsewhere(model: ModelHandle, force_rate: float, settings: DatasetSet
     """Returns the fields of DatasetConfig that model and WanDatasetSettings decide; `force_rate` 0: the model's own."""
     return {
         "fps": force_rate or model.variant.fps,
-        "size_multiple": model.variant.latents.size_multiple,
+        "size_multiple": model.variant.size_multiple,
         "conditioning": model.variant.conditioning.name,
         **dict(settings.values if settings is not None else ()),
     }
@@ -172,5 +172,5 @@ def _review(dataset: Dataset, video: VideoProcess, cache: LatentCache) -> Datase
 
 def space_of(dataset: Dataset) -> LatentSpace:
     """Returns the latent space of the dataset's model, by its size multiple."""
-    multiple = dataset.parts[0].config.size_multiple
+    multiple = dataset.parts[0].config.size_multiple // (1 + dataset.kind.halves)
     return next((space for space in LATENT_SPACES if space.size_multiple == multiple), WAN21_LATENTS)

@@ -11,6 +11,7 @@ from ..dataset import Companion, Sample
 from ..dataset.camera import camera_path, packed_path, read_poses
 from ..dataset.conditioning import (
     control_channels,
+    driven_tensors,
     given_frames,
     inpaint_channels,
     mask_of,
@@ -49,6 +50,8 @@ def condition_from_files(
     """
     if not kind.files:
         return condition_of(pixels_of(sample, None), kind, codec, image_encoder)
+    if kind.halves:
+        return _driven({file.role: pixels_of(sample, file) for file in sample.context}, codec, image_encoder)
     mask = mask_pixels(sample, pixels_of) if sample.mask is not None and kind.reads("mask") else None
     pixels = pixels_of(sample, None) if kind.frames else torch.empty(0)
     if kind.files == ("mask",):
@@ -73,6 +76,8 @@ def files_read(sample: Sample, kind: ConditionKind) -> list[Companion | None]:
     """Returns the `pixels_of` requests of `condition_from_files` in order; None is the sample itself."""
     if not kind.files:
         return [None]
+    if kind.halves:
+        return list(sample.context)
     found: list[Companion | None] = []
     if sample.mask is not None and kind.reads("mask"):
         found.append(sample.mask)
@@ -81,6 +86,14 @@ def files_read(sample: Sample, kind: ConditionKind) -> list[Companion | None]:
     if "control" in kind.files and sample.control is not None:
         found.append(sample.control)
     return found
+
+
+def _driven(files: dict[str, Tensor], codec: LatentCodec, image_encoder: ImageEncoder | None) -> dict[str, Tensor]:
+    """Returns the conditioning of SCAIL from the pixels (F, H, W, 3) of its files, by role."""
+    assert image_encoder is not None
+    masks = (files["ref1_mask"], files["pose_mask"]) if "pose_mask" in files else None
+    tensors = driven_tensors(files["ref1"], files["pose"], masks, codec.encode)
+    return tensors | {"image_tokens": image_encoder.encode(files["ref1"][0])}
 
 
 def mask_pixels(sample: Sample, pixels_of: PixelsOf) -> Tensor:

@@ -116,6 +116,7 @@ class SampleKeys:
     def _files_given(self, sample: Sample) -> dict[str, str]:
         """Returns kind -> digest of the companions that the conditioning reads."""
         companions = {"control": sample.control, "mask": sample.mask, "camera": sample.camera}
+        companions |= {file.role: file for file in sample.context}
         return {
             name: self._content_of(file)
             for name, file in companions.items()

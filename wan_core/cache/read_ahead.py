@@ -125,7 +125,7 @@ class ReadAhead:
         file = sample if companion is None else companion
         video = self._videos.get()
         try:
-            frames = read_sample(video, sample, self._fps, file.path)
+            frames = read_sample(video, sample, self._fps, companion)
         finally:
             self._videos.put(video)
             self._require_unchanged(file)

@@ -56,6 +56,11 @@ class WanVariant:
         return self.family.fps or self.latents.fps
 
     @property
+    def size_multiple(self) -> int:
+        """Pixels that both sides of a clip are multiples of."""
+        return self.latents.size_multiple * (1 + self.conditioning.halves)
+
+    @property
     def is_full_size(self) -> bool:
         """Whether it has the width of a released model; smaller ones are made for tests."""
         return self.shape.dim in SIZES

@@ -124,6 +124,12 @@ _AXES = {
 }
 """axes of a clip's tensors: c, F, h, w of its latent; H, W of its pixels; y, x half of h, w; others are free"""
 assert set(_AXES) == set(CONDITION_TENSORS)
+_ON = 225 / 255
+_IDENTITIES = torch.tensor(
+    [(1, 1, 1), (1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 1, 0), (1, 0, 1), (0, 1, 1)], dtype=torch.bool
+)
+_BACKGROUND = 0.01
+"""share of white above which it is no error of compression"""
 Encode = Callable[[Tensor], Tensor]
 
 
@@ -180,6 +186,48 @@ def inpaint_channels(pixels: Tensor, mask: Tensor, encode: Encode) -> Tensor:
     white = (mask > 0.5).float()
     latent = encode((pixels - _MID_GREY) * (1 - white[..., None]) + _MID_GREY)
     return torch.cat([_folded_mask(1 - white, latent.shape[2:]), latent])
+
+
+def _half_size(pixels: Tensor) -> Tensor:
+    """Returns a video (F, H, W, C) at half its height and width, each pixel the mean of four."""
+    return functional.avg_pool2d(pixels.movedim(-1, 1), 2).movedim(1, -1)
+
+
+def identity_channels(colours: Tensor) -> Tensor:
+    """Returns the identity masks (28, F', h, w) of a video (F, H, W, 3) of colours: 7 of each of four frames (SCAIL-2).
+
+    A pixel belongs to one of white, red, green, blue, yellow, magenta, cyan where each of its values is above or below
+    225 of 255 as that colour's; the share of such pixels in a square of 8 is the value. Frame 0 counts four times.
+    """
+    is_on = (colours > _ON)[..., None, :]
+    among = (is_on == _IDENTITIES.to(colours.device)).all(-1).float().movedim(-1, 1)
+    small = functional.avg_pool2d(among, 8)
+    four = torch.cat([small[:1].expand(4, -1, -1, -1), small[1:]]).unflatten(0, (-1, 4))
+    return four.flatten(1, 2).transpose(0, 1).contiguous()
+
+
+def driven_tensors(
+    reference: Tensor, pose: Tensor, masks: tuple[Tensor, Tensor] | None, encode: Encode
+) -> dict[str, Tensor]:
+    """Returns what SCAIL reads of a reference (1, H, W, 3) and a pose video, but for CLIP tokens (WanSCAILToVideo).
+
+    `masks`: colours of identities of both. White in that of the pose video, its background, says that the character of
+    the reference replaces the one there; of the reference then nothing else is given.
+    """
+    if masks is None:
+        return {"references": encode(reference), "pose_stream": encode(_half_size(pose))}
+    of_reference, of_pose = masks
+    identities = identity_channels(_half_size(of_pose))
+    replaces = float(identities[::7].mean()) > _BACKGROUND
+    if replaces:
+        reference = reference * (of_reference.amax(-1, keepdim=True) > 0.1)
+    return {
+        "references": encode(reference),
+        "pose_stream": encode(_half_size(pose)),
+        "reference_masks": identity_channels(of_reference),
+        "pose_masks": identities,
+        "replaces": torch.tensor([float(replaces)]),
+    }
 
 
 def _folded_mask(given: Tensor, size: torch.Size | tuple[int, int]) -> Tensor:

@@ -20,6 +20,15 @@ _SIDE = "{name} is {value}. Set it between {size_multiple} and {high}."
 """refusal of a width or height; the lowest value is the model's size multiple"""
 
 
+ROLES = {
+    "ref1": "reference image",
+    "pose": "pose video",
+    "ref1_mask": "identity mask of the reference image",
+    "pose_mask": "identity mask of the pose video",
+}
+"""endings of the names of further companions (clip_pose.mp4), which lie next to their clip, and what they are"""
+
+
 @dataclass(frozen=True, kw_only=True)
 class DatasetConfig(Config):
     """The settings of one dataset folder."""
@@ -337,8 +346,9 @@ def kind_of(config: DatasetConfig) -> ConditionKind:
 
 
 def wanted_companions(config: DatasetConfig) -> tuple[str, ...]:
-    """Returns the companion files in use: "control", "mask", "camera"."""
+    """Returns the companion files in use: "control", "mask", "camera", and ROLES."""
     kind = kind_of(config)
     masks = config.masks_loss or (config.masks_condition and kind.reads("mask"))
-    used = {"control": "control" in kind.files, "mask": masks, "camera": "camera" in kind.files}
+    used = {"control": "control" in kind.files, "mask": masks}
+    used |= {name: name in kind.files for name in ("camera", *ROLES)}
     return tuple(name for name in used if used[name])

@@ -12,14 +12,16 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from ..errors import DatasetError
 from ..files import file_mark, lies_under
 from ..video import ClipInfo, shown
+from .bucket import Bucket
 from .camera import POSES_SUFFIX, read_poses
 from .caption_names import in_one_form
 from .captions import LINK_OUTSIDE
-from .config import DatasetConfig, kind_of, wanted_companions
+from .config import ROLES, DatasetConfig, kind_of, wanted_companions
 from .files import CLIP_SUFFIXES, COMPANION_FOLDERS, STILL_SUFFIXES, MediaFile, Rejected
 from .known_files import ScanContext
 from .sample import Companion, Sample
@@ -37,11 +39,20 @@ def with_companions(files: Sequence[MediaFile], wanted: Collection[str]) -> list
     found: list[MediaFile] = []
     for file in files:
         if not _goes_with_another(file.path, wanted, beside):
-            missing = {kind: _companion(file.path, kind, beside) for kind in wanted if getattr(file, kind) is None}
+            sought = [kind for kind in wanted if kind not in ROLES and getattr(file, kind) is None]
+            missing: dict[str, Any] = {kind: _companion(file.path, kind, beside) for kind in sought}
+            lying = ((role, _companion(file.path, role, beside)) for role in ROLES if role in wanted)
+            missing["context"] = tuple((role, path) for role, path in lying if path is not None)
             found.append(replace(file, **missing))
     # A list may name companions that do not follow the naming scheme.
-    named = {path for file in found for path in (file.control, file.mask) if path is not None}
+    named = {path for file in found for path in companion_paths(file)}
     return [file for file in found if file.path not in named]
+
+
+def companion_paths(file: MediaFile) -> list[Path]:
+    """Returns the companions that are known of a file."""
+    named = (file.control, file.mask, file.camera, *(path for _, path in file.context))
+    return [path for path in named if path is not None]
 
 
 def _companion(path: Path, kind: str, beside: _Listing) -> Path | None:
@@ -61,8 +72,9 @@ def _goes_with_another(path: Path, wanted: Collection[str], beside: _Listing) ->
     folder = path.parent
     if COMPANION_FOLDERS.get(folder.name) in wanted and in_one_form(path.stem) in beside(folder.parent):
         return True
-    stem, _, kind = path.stem.rpartition("_")
-    return kind in wanted and kind in COMPANION_KINDS and in_one_form(stem) in beside(folder)
+    videos = (kind for kind in wanted if kind != "camera" and path.stem.endswith(f"_{kind}"))
+    stems = (path.stem.removesuffix(f"_{kind}") for kind in videos)
+    return any(in_one_form(stem) in beside(folder) for stem in stems)
 
 
 def _media_by_stem(folder: Path) -> dict[str, str]:
@@ -79,7 +91,9 @@ def _media_by_stem(folder: Path) -> dict[str, str]:
 _SHAPE_TOLERANCE = 0.02
 """relative difference of aspect ratios, from rounding to even sizes (a 16:9 control of 426x240: 0.2 %)"""
 
-_SAID = {"control": "control video", "mask": "mask", "camera": "camera poses"}
+_SAID = {"control": "control video", "mask": "mask", "camera": "camera poses", **ROLES}
+_ANY_SHAPE = ("ref1", "ref1_mask")
+"""cropped at the centre to the size they are read at"""
 
 
 class _UnfitError(Exception):
@@ -95,7 +109,7 @@ def accompanied(
     needed = kind_of(config).files
     try:
         for name in wanted_companions(config):
-            path: Path | None = getattr(file, name)
+            path: Path | None = dict(file.context).get(name) if name in ROLES else getattr(file, name)
             if path is None:
                 if name in needed:
                     raise _UnfitError(_missing(file, name))
@@ -104,7 +118,10 @@ def accompanied(
                 raise _UnfitError(f"its {_SAID[name]} {shown(path)} {LINK_OUTSIDE}")
             look = _poses_at if name == "camera" else _look_at
             companion = look(name, path, found, config, context)
-            found = [replace(sample, **{name: companion}) for sample in found]
+            if name in ROLES:
+                found = [replace(one, context=(*one.context, _sized(companion, one, name))) for one in found]
+            else:
+                found = [replace(sample, **{name: companion}) for sample in found]
     except _UnfitError as unfit:
         return Rejected(name=shown(file.path), reason=str(unfit))
     return found
@@ -116,12 +133,19 @@ def _look_at(name: str, path: Path, samples: list[Sample], config: DatasetConfig
         info, mark = context.probe(path), tuple(file_mark(path))
     except (DatasetError, OSError) as error:
         raise _UnfitError(f"{said} cannot be used: {str(error).removeprefix(f'{shown(path)} ').rstrip('.')}") from error
-    _check_shape(said, info, samples[0].info, config)
-    if name == "control" and info.kind != samples[0].kind:
+    if name not in _ANY_SHAPE:
+        _check_shape(said, info, samples[0].info, config)
+    if name in ("control", "pose", "pose_mask") and info.kind != samples[0].kind:
         raise _UnfitError(f"{said} is a {info.kind}, the file itself a {samples[0].kind}")
-    if info.kind == "clip":
+    if info.kind == "clip" and name not in _ANY_SHAPE:
         _check_length(said, info, samples, config)
     return Companion(path=path, mark=mark, deep_still=info.kind == "still" and info.bits > 8)
+
+
+def _sized(companion: Companion, sample: Sample, role: str) -> Companion:
+    """Returns a companion of a role at the size it is read at: of a reference one frame."""
+    one = Bucket(1, sample.bucket.height, sample.bucket.width)
+    return replace(companion, role=role, size=one if role in _ANY_SHAPE else None)
 
 
 def _check_shape(said: str, info: ClipInfo, own: ClipInfo, config: DatasetConfig) -> None:
@@ -164,4 +188,6 @@ def _missing(file: MediaFile, name: str) -> str:
 
 def _places(file: MediaFile, name: str) -> str:
     stem, suffix = file.path.stem, file.path.suffix
+    if name in ROLES:
+        return shown(f"{stem}_{name}{'.png' if name in _ANY_SHAPE else suffix}")
     return f"{name}/{shown(stem + suffix)} or {shown(f'{stem}_{name}{suffix}')}"

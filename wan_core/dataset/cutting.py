@@ -15,7 +15,7 @@ from ..video import ClipInfo, Framing, VideoProcess, covered_size
 from .bucket import Bucket, assign_bucket
 from .config import DatasetConfig
 from .known_files import ScanContext
-from .sample import Cut, Sample
+from .sample import Companion, Cut, Sample
 from .windows import Window, draw_different, find_windows
 
 
@@ -222,16 +222,20 @@ def scene_cuts(path: Path, info: ClipInfo, config: DatasetConfig, context: ScanC
     )
 
 
-def read_sample(video: VideoProcess, sample: Sample, fps: float, path: Path | None = None) -> NDArray[np.uint8]:
-    """Returns (F, H, W, 3) RGB in the sample's bucket. `path`: a control or mask video, cut alike."""
-    bucket = sample.bucket
+def read_sample(
+    video: VideoProcess, sample: Sample, fps: float, companion: Companion | None = None
+) -> NDArray[np.uint8]:
+    """Returns (F, H, W, 3) RGB in the sample's bucket, or of a companion: cut alike, some in a size of their own."""
+    own = companion.size if companion is not None else None
+    bucket, cut = own or sample.bucket, sample.cut
+    moves = bucket.num_frames == sample.bucket.num_frames
     return video.read(
-        path or sample.path,
-        fps=sample.cut.fps or fps,
+        sample.path if companion is None else companion.path,
+        fps=cut.fps or fps,
         num_frames=bucket.num_frames,
         width=bucket.width,
         height=bucket.height,
-        start_s=sample.cut.start_s,
-        framing=sample.cut.framing,
-        held=sample.cut.held,
+        start_s=cut.start_s if moves else 0.0,
+        framing=cut.framing if own is None else Framing(flip=cut.framing.flip),
+        held=cut.held if moves else 0,
     )

@@ -53,6 +53,8 @@ class MediaFile:
     """mask video or picture; None: searched if masks are used"""
     camera: Path | None = None
     """camera poses of Fun-Control-Camera models; None: searched if needed"""
+    context: tuple[tuple[str, Path], ...] = ()
+    """of ROLES those that lie next to it, if the model reads them"""
     name: str = ""
     """for messages; empty: the file name"""
     more_captions: tuple[str, ...] = ()

@@ -9,7 +9,7 @@ from pathlib import Path
 from ..video import covered_size
 from ..words import counted, listed, tallied
 from .captions import TOKEN_LIMIT, estimated_tokens, lengths_of
-from .config import DatasetConfig, wanted_companions
+from .config import ROLES, DatasetConfig, wanted_companions
 from .control_files import COMPANION_KINDS
 from .files import COMPANION_FOLDERS
 from .sample import Dataset, Sample, ScanResult, caption_remedies, one_per_file
@@ -194,6 +194,7 @@ def _companion_lines(result: ScanResult) -> list[str]:
         lines.append(f"control videos: {len(samples)} of {len(samples)}")
     if "camera" in wanted:
         lines.append(f"camera poses: {len(samples)} of {len(samples)}")
+    lines += [f"{said}s: {len(samples)} of {len(samples)}" for role, said in ROLES.items() if role in wanted]
     if "mask" in wanted:
         kind = "loss masks" if result.config.masks_loss else "masks"
         whole = "trained whole" if result.config.masks_loss else "painted whole"

@@ -34,13 +34,17 @@ class Cut:
 
 @dataclass(frozen=True, kw_only=True)
 class Companion:
-    """A control or mask video, or a file of camera poses, cut exactly like its sample."""
+    """A control or mask video, a file of camera poses or of another role, cut exactly like its sample."""
 
     path: Path
     mark: tuple[int, ...]
     """`file_mark` at the scan"""
     deep_still: bool = False
     """True for a picture of more than 8 bits, which older versions read as white"""
+    role: str = ""
+    """one of ROLES; empty for control and mask"""
+    size: Bucket | None = None
+    """if it is read at another size than the sample, centred"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +75,8 @@ class Sample:
     mask: Companion | None = None
     camera: Companion | None = None
     """its camera poses"""
+    context: tuple[Companion, ...] = ()
+    """companions by role, in the order of ROLES"""
     listed: bool = False
     """True if a list holds its caption"""
 

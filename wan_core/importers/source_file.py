@@ -9,7 +9,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ..dataset.control_files import COMPANION_KINDS, with_companions
+from ..dataset.config import ROLES
+from ..dataset.control_files import COMPANION_KINDS, companion_paths, with_companions
 from ..dataset.files import CLIP_SUFFIXES, STILL_SUFFIXES, SourcePart, fingerprint_of_folder
 from ..errors import DatasetError, WanTrainerError
 from ..files import file_mark, read_json
@@ -89,8 +90,8 @@ def source_fingerprint(source: SourceFile, caption_extension: str = ".txt") -> s
             add([file.path])
             if file.caption is None:
                 add([file.path.with_suffix(extension)])
-        for file in with_companions(part.files, (*COMPANION_KINDS, "camera")):
-            add(place for place in (file.control, file.mask, file.camera) if place is not None)
+        for file in with_companions(part.files, (*COMPANION_KINDS, "camera", *ROLES)):
+            add(companion_paths(file))
     return digest.hexdigest()
 
 

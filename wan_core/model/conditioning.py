@@ -113,6 +113,11 @@ class ConditionKind:
         return "image_tokens" in self.tensors
 
     @property
+    def halves(self) -> bool:
+        """True when a video of half the size goes through the VAE too, so sides are multiples of twice as much."""
+        return "pose_stream" in self.tensors
+
+    @property
     def vae_passes(self) -> int:
         """Clips that go through the VAE for the conditioning of one clip."""
         return 2 if "vace" in self.tensors else int(bool(self.tensors))

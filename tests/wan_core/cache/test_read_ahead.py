@@ -47,7 +47,8 @@ def read(monkeypatch):
     """The names of the files read, in order; a file called bad cannot be read, one called slow takes a while."""
     names: list[str] = []
 
-    def reading(_video: Any, sample: Any, _fps: float, path: Path) -> np.ndarray:
+    def reading(_video: Any, sample: Any, _fps: float, companion: Any) -> np.ndarray:
+        path: Path = (companion or sample).path
         names.append(path.name)
         if path.name.startswith("bad"):
             raise UnreadableError(f"{path.name} is damaged.")

@@ -112,7 +112,7 @@ def preview_shape(cache_set: CacheSet, config: SampleConfig) -> tuple[int, int, 
     space = cache_set.space
     frames = config.num_frames or cache_set.items[0].num_frames
     height, width = config.height or cache_set.items[0].height, config.width or cache_set.items[0].width
-    edge = 2 * space.spatial_stride
+    edge = 2 * space.spatial_stride * (1 + cache_set.kind.halves)
     for name, pixels in (("width", width), ("height", height)):
         if pixels % edge:
             raise ConfigError(

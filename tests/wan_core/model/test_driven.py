@@ -11,10 +11,16 @@ from torch import Tensor
 
 from tests.support.golden import FLOAT64
 from tests.support.peers import CASES, VECTORS, given_of, inputs_of, model_of, predicted
+from wan_core.checkpoint import WanVariant
 from wan_core.errors import ConfigError
+from wan_core.families import FAMILIES
+from wan_core.job.checks import with_model_values
 from wan_core.lora import LoraConfig, inject_lora
-from wan_core.model import Route, WanTransformer, draw_passages
-from wan_core.placement import DeviceCarrier, Placement
+from wan_core.model import WAN21_LATENTS, Route, WanTransformer, draw_passages
+from wan_core.placement import DeviceCarrier, JobShape, Placement, StepShape, estimate_memory
+from wan_core.placement.short_model import as_it_is
+from wan_core.precision import PrecisionPolicy
+from wan_core.train import TrainConfig
 
 
 def wide(case: str) -> tuple[WanTransformer, dict[str, Tensor]]:
@@ -109,3 +115,25 @@ def test_token_routes_and_timesteps_of_frames_are_refused() -> None:
         model(latent, timestep, text, given_of(inputs), passages)
     with pytest.raises(ConfigError, match="one timestep for a clip"):
         model(latent, timestep[:, None].expand(-1, 3), text, given_of(inputs))
+
+
+def test_settings_that_share_out_tokens_are_refused_by_name() -> None:
+    shape = replace(CASES["scail"][0], dim=128, num_heads=1)
+    routed = TrainConfig(tread_routes="0.5: 0..1")
+    variant = WanVariant(name="2.1 SCAIL", family=FAMILIES[0], shape=shape, latents=WAN21_LATENTS)
+    with pytest.raises(ConfigError, match=r"tread_routes does not work with SCAIL.*Leave it empty"):
+        with_model_values(routed, variant)
+    devices = [torch.device("cpu")] * 2
+    step = StepShape(batch_size=1, latent_frames=3, latent_height=8, latent_width=8)
+    numerics = PrecisionPolicy().numerics(torch.float32)
+    job = JobShape(
+        shape=shape,
+        numerics=numerics,
+        placement=Placement(tuple(devices[:1] * 2)),
+        storage_bytes=lambda _name, one: one.nbytes,
+        adapt=as_it_is,
+        adapter_values={},
+        others=(devices[1],),
+    )
+    with pytest.raises(ConfigError, match="Splitting tokens does not work with SCAIL"):
+        estimate_memory(job, step)

@@ -70,6 +70,21 @@ def test_flop_are_those_of_the_formula() -> None:
     assert found.backward.flop.total() - again == pytest.approx(flops.backward, rel=0.01)
 
 
+def test_reference_and_pose_tokens_of_scail_are_counted() -> None:
+    """One latent frame in front, a quarter of the clip's tokens behind; by the formula, and in memory."""
+    driven = replace(SMALL, in_channels=20, image_dim=1280, pose_stream_channels=20, identity_channels=28)
+    step = replace(STEP, latent_height=32)
+    plain, found = (
+        step_traffic(shape, NUMERICS, step, adapt, recomputing=Recomputing(blocks=False), chunk_tokens=0)
+        for shape in (replace(SMALL, in_channels=36, image_dim=1280), driven)
+    )
+    latent = torch.Size((1, 16, 4, 32, 40))
+    flops = FlopCount(short_model(driven, NUMERICS, adapt)).of(latent, time_rows=1, image_rows=257)
+    assert found.forward.flop.total() == pytest.approx(flops.forward, rel=0.002)
+    more = found.forward.flop["attention"] / plain.forward.flop["attention"]
+    assert 1.5 < more < 1.5**2, "tokens are 1.5 times as many: self-attention is quadratic, cross-attention is not"
+
+
 def test_weights_dequantized_once_are_fewer_kernels_and_bytes() -> None:
     once, each = (
         step_traffic(

@@ -105,7 +105,7 @@ def cache_size(samples: Sequence[Sample], space: LatentSpace, kind: ConditionKin
     cuts = {(s.path, s.cut, s.bucket): s for s in samples}.values()
     volumes = [_latent_volume(sample, space) for sample in cuts]
     pixels = sum(s.bucket.num_frames * s.bucket.height * s.bucket.width for s in cuts)
-    tokens = len(kind.frames) * _VISION_BYTES * len(cuts) if kind.vision else 0
+    tokens = max(len(kind.frames), 1) * _VISION_BYTES * len(cuts) if kind.vision else 0
     return CacheSize(
         latents=sum(volumes) * space.channels * _BYTES,
         conditions=sum(volumes) * kind.channels_of(space.channels) * _BYTES + tokens,

@@ -139,10 +139,7 @@ def _steps_of(preset: Preset, job: Workload) -> Iterator[StepShape]:
 
 def _scaled(step: StepShape, scale: float, variant: WanVariant) -> StepShape:
     """Returns `step` with the area of the model's own frames times `scale`², in multiples of the model's grid."""
-    space, aspect = variant.latents, step.latent_width / step.latent_height
+    space, grid, aspect = variant.latents, variant.size_multiple, step.latent_width / step.latent_height
     height = scale * math.sqrt(_PIXELS[space.spatial_stride] / aspect)
-    latents = [
-        max(round(side / space.size_multiple), 1) * space.size_multiple // space.spatial_stride
-        for side in (height, height * aspect)
-    ]
+    latents = [max(round(side / grid), 1) * grid // space.spatial_stride for side in (height, height * aspect)]
     return replace(step, latent_height=latents[0], latent_width=latents[1])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from environment import OTHER_FRONTEND
 
-from tests.browser.conftest import shows, tiny_canvas
+from tests.browser.conftest import Pages, shows, tiny_canvas
 from tests.browser.test_panel import serious
 
 pytestmark = pytest.mark.browser
@@ -34,8 +34,9 @@ STEPS = 120
 
 
 @pytest.mark.parametrize("frontend", ["shipped", pytest.param(OTHER_FRONTEND, marks=pytest.mark.soak)], indirect=True)
-def test_run_trains_and_the_preview_plays_and_run_again_trains_nothing(canvas: Any, workflows: dict[str, Any]) -> None:
+def test_run_trains_and_the_preview_plays_and_run_again_trains_nothing(pages: Pages, workflows: dict[str, Any]) -> None:
     """In CI on the frontend that ComfyUI ships; on the newer one test_panel_trains.py trains there, and the soak."""
+    canvas = pages.take(vue=False)
     asked = {"steps": STEPS, "save_every_n_steps": STEPS, "preview_every_n_steps": STEPS}
     smoke = tiny_canvas(workflows["08_smoke_test"], TrainLoRA=asked)
     canvas.load(smoke)

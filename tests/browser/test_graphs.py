@@ -41,6 +41,19 @@ def page(request: Any, pages: Pages) -> Canvas:
     return pages.take(vue=request.param == "vue")
 
 
+one_way_each = pytest.mark.parametrize(
+    ("frontend", "page"),
+    [
+        ("shipped", "litegraph"),
+        pytest.param("shipped", "vue", marks=pytest.mark.soak),
+        pytest.param(OTHER_FRONTEND, "litegraph", marks=pytest.mark.soak),
+        (OTHER_FRONTEND, "vue"),
+    ],
+    indirect=True,
+)
+"""in CI each frontend with one way of drawing nodes, and each way once"""
+
+
 @pytest.fixture(autouse=True)
 def nothing_broke(request: pytest.FixtureRequest) -> Iterator[None]:
     """No test leaves an error of ours in the console."""
@@ -181,6 +194,7 @@ def test_every_shipped_graph_is_its_api_twin_and_no_node_lies_on_another_however
 # ---- values by name ------------------------------------------------------------------------------
 
 
+@one_way_each
 def test_a_workflow_that_lacks_inputs_added_since_keeps_every_value_at_its_name(page: Canvas) -> None:
     old = json.loads(SAVED.read_text(encoding="utf-8"))
     page.load(old["workflow"])
@@ -189,6 +203,7 @@ def test_a_workflow_that_lacks_inputs_added_since_keeps_every_value_at_its_name(
         assert values(body) == {**defaults(kind), **values(old["prompt"][node])}, kind
 
 
+@one_way_each
 def test_saved_values_have_names_and_positions_are_not_needed(page: Canvas, workflows: dict[str, Any]) -> None:
     page.load(workflows["08_smoke_test"])
     before = page.to_prompt()
@@ -226,6 +241,7 @@ EVERY_WAY = """async changed => {
 }"""
 
 
+@one_way_each
 def test_values_stay_through_copy_paste_and_subgraphs(page: Canvas, workflows: dict[str, Any]) -> None:
     page.load(workflows["08_smoke_test"])
     told = page.script(EVERY_WAY, CHANGED)
@@ -234,6 +250,7 @@ def test_values_stay_through_copy_paste_and_subgraphs(page: Canvas, workflows: d
         assert found == {**values(train), **CHANGED}, way
 
 
+@one_way_each
 def test_values_stay_through_undo(page: Canvas, workflows: dict[str, Any]) -> None:
     page.load(workflows["08_smoke_test"])
     before = page.to_prompt()
@@ -367,6 +384,7 @@ DROP = """([name, bytes]) => {
 }"""
 
 
+@one_way_each
 def test_a_trained_lora_dropped_on_the_canvas_opens_its_workflow(page: Canvas, smoke: dict[str, Any]) -> None:
     lora, prompt = trained(page, smoke)
     page.clear()

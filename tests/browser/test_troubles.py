@@ -96,7 +96,7 @@ def test_each_trouble_is_seen_and_overcome(high: Any, workflows: dict[str, Any],
     shows(
         box,
         "Failed after step",
-        "The system killed the training process",
+        "The training process was killed from outside, for an unknown reason.",
         "were free at the last measurement",
         "Retry from step",
     )
@@ -158,7 +158,7 @@ def test_each_trouble_is_seen_and_overcome(high: Any, workflows: dict[str, Any],
     said = canvas.page.locator(SAID)
     shows(
         said,
-        "Deleted “troubles”. Its saved steps are gone",
+        "Deleted “troubles”. Its saved steps are deleted",
         "its LoRAs in the loader lists and the cached clips are kept",
     )
     left = [path.name for path in (canvas.server.base / "models" / "loras" / "wan_trainer").glob("troubles*")]

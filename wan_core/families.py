@@ -281,7 +281,10 @@ FAMILIES = (
     ),
     Family(
         task="humo",
-        models=(Model(name="2.1 HuMo-14B", dim=5120, in_channels=36),),
+        models=(
+            Model(name="2.1 HuMo-14B", dim=5120, in_channels=36),
+            Model(name="2.1 HuMo-1.7B", dim=1536, in_channels=36),
+        ),
         marks=("audio_proj.audio_proj_glob_1.",),
         trained=False,
     ),

@@ -147,9 +147,13 @@ def recipe_of(name: str) -> BenchRecipe:
 
 
 def collide(one: BenchRecipe, other: BenchRecipe) -> bool:
-    """Whether two candidates change one setting, or both the number of steps."""
+    """Whether two candidates change one setting, or both the clips of a step."""
     both = any(getattr(one, kind).keys() & getattr(other, kind).keys() for kind in ("train", "lora", "trick"))
-    return both or (one.share != 1 and other.share != 1)
+    return both or (_changes_clips(one) and _changes_clips(other))
+
+
+def _changes_clips(recipe: BenchRecipe) -> bool:
+    return not {"batch_size", "gradient_accumulation_steps", "draws"}.isdisjoint({**recipe.train, **recipe.trick})
 
 
 def together(parts: Sequence[BenchRecipe]) -> BenchRecipe:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-from learning.bench_candidates import AND, CANDIDATES, OPTIMIZERS, collide, merged_rate, recipe_of
+from learning.bench_candidates import AND, CANDIDATES, OPTIMIZERS, OURS, collide, merged_rate, recipe_of
 from learning.bench_file import CELL, FAILED, STEPS, Line, key_of
 from learning.bench_recipes import RECIPES, BenchRecipe
 
@@ -85,6 +85,8 @@ class Plan:
         runnable = [recipe for recipe in RECIPES.values() if self.comfyui or recipe.trainer != "comfyui"]
         of_field = [self.race("rates", _arms(recipe), RATES) for recipe in runnable]
         of_optimizers = [self.race("optimizers", _arms(recipe), RATES_OF_OPTIMIZERS) for recipe in OPTIMIZERS]
+        ours = Arm(OURS.name, OURS.own_rate)
+        self._want("rates 1", ours, self.concepts)  # what candidates are compared with, whichever rate wins
         screened = self.race("screening", [arm for recipe in CANDIDATES for arm in _arms(recipe)], SCREENING)
         optimizers, rates = _flat(of_optimizers), _flat(of_field)
         if screened is None or optimizers is None:
@@ -92,7 +94,7 @@ class Plan:
         finals = self.race("finals", [*screened, *optimizers], FINALS, seen=SCREENING[-1].concepts)
         if finals is None or rates is None:
             return
-        ours, *others = rates
+        others = rates[1:]
         merged = self.race("together", self.merged(ours), (Round(20, 3),))
         if merged is None:
             return
@@ -100,7 +102,7 @@ class Plan:
         field_best = self.best(others, 1, count)
         for arm in (ours, *field_best):
             self._want("while training", arm, self.concepts, LENGTH, STEPS)
-        for arm in dict.fromkeys((ours, *field_best, *self.best([*finals, *merged], BEST, count))):
+        for arm in dict.fromkeys((rates[0], *field_best, *self.best([*finals, *merged], BEST, count))):
             for steps in OTHER_LENGTHS:
                 self._want("lengths", arm, self.concepts, steps)
 

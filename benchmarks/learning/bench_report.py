@@ -4,75 +4,23 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 
 import numpy as np
-from learning.bench_file import AGAIN, JUDGE, Line, ResultFile
+from learning.bench_file import AGAIN, FAILED, JUDGE, STEPS, Line, ResultFile
 from learning.bench_recipes import RECIPES
-from shapeworld.drawn_concepts import drawn_concept
+from learning.bench_stages import at_equal_seconds, candidates, failed, kept, merged, optimizers, suggestions
+from learning.bench_stats import LENGTH, against, best_rates, bootstrap, percent, shares
 from shapeworld.scores import markdown_table
 
-RESAMPLES = 4_000
-STEPS = 400
-"""of the table of recipes"""
 PARTS = ("shape", "path", "colour", "size", "speed")
-
-Shares = dict[int, float]
-"""concept -> share of its clips that show it; over all seeds"""
-
-
-def bootstrap(values: Sequence[float]) -> tuple[float, float]:
-    """Mean of values, one per concept, and its error: the spread of means over concepts drawn with replacement."""
-    found = np.asarray(values, dtype=np.float64)
-    draws = np.random.default_rng(0).integers(0, len(found), (RESAMPLES, len(found)))
-    return float(found.mean()), float(found[draws].mean(axis=1).std())
-
-
-def shares(lines: Iterable[Line], part: str = "all") -> Shares:
-    """Share of clips per concept. Of size and speed, only concepts that have one."""
-    right, clips = defaultdict[int, int](int), defaultdict[int, int](int)
-    for line in lines:
-        if part in ("size", "speed") and not getattr(drawn_concept(line["concept"]).concept, part):
-            continue
-        right[line["concept"]] += line[part]
-        clips[line["concept"]] += line["clips"]
-    return {concept: right[concept] / clips[concept] for concept in sorted(clips)}
-
-
-def percent(values: Mapping[int, float]) -> str:
-    """Mean and error in percent; one concept alone has no error."""
-    if not values:
-        return ""
-    mean, error = bootstrap(list(values.values()))
-    return f"{100 * mean:.0f}" + (f" ± {100 * error:.0f}" if len(values) > 1 else "")
-
-
-def against(mine: Shares, ours: Shares) -> str:
-    """Difference on the concepts that both have, as percentage points."""
-    both = [100 * (mine[concept] - ours[concept]) for concept in mine if concept in ours]
-    if not both:
-        return ""
-    mean, error = bootstrap(both)
-    return f"{mean:+.0f}" + (f" ± {error:.0f}" if len(both) > 1 else "")
-
-
-def best_rates(lines: Sequence[Line]) -> dict[str, list[Line]]:
-    """Recipe -> the lines of its best rate, among those tried on most concepts."""
-    by_rate = defaultdict[str, dict[float, list[Line]]](dict)
-    for line in lines:
-        by_rate[line["recipe"]].setdefault(line["rate"], []).append(line)
-    best: dict[str, list[Line]] = {}
-    for recipe in sorted(by_rate, key=list(RECIPES).index):
-        most = max(len(shares(own)) for own in by_rate[recipe].values())
-        tried = [own for own in by_rate[recipe].values() if len(shares(own)) == most]
-        best[recipe] = max(tried, key=lambda own: np.mean(list(shares(own).values())))
-    return best
 
 
 def page(results: ResultFile) -> str:
     lines, judged, again = results.lines(), results.lines(JUDGE), results.lines(AGAIN)
-    chosen, unseen = ([line for line in lines if bool(line.get("unseen")) == kept] for kept in (False, True))
+    chosen, unseen = ([line for line in lines if bool(line.get("unseen")) == last] for last in (False, True))
+    looked = results.lines(STEPS)
     return _TEXT.format(
         file=results.file.name,
         picture=results.file.with_suffix(".svg").name,
@@ -81,7 +29,14 @@ def page(results: ResultFile) -> str:
         recipes=_recipes(chosen),
         unseen=_recipes(unseen) if unseen else "Not run yet.",
         rates=_rates(chosen),
+        candidates=candidates(chosen),
+        merged=merged(chosen),
+        optimizers=optimizers(chosen),
         steps=_steps(chosen),
+        seconds=at_equal_seconds(by_steps(chosen)),
+        suggestions=suggestions(looked),
+        kept=kept(looked),
+        failed=failed(results.lines(FAILED)),
         again=_again(again),
         machines=_machines(lines),
     )
@@ -100,11 +55,12 @@ def _judge(lines: Sequence[Line]) -> str:
 
 
 def _recipes(lines: Sequence[Line]) -> str:
-    best = best_rates([line for line in lines if line["steps"] == STEPS])
+    lines = [line for line in lines if line["steps"] == LENGTH and line["recipe"] in RECIPES]
+    best = best_rates(lines)
     ours, rows = shares(best.get("ours", [])), []
     for recipe, own in best.items():
         rate, mine = own[0]["rate"], shares(own)
-        tried = {line["rate"] for line in lines if line["recipe"] == recipe and line["steps"] == STEPS}
+        tried = {line["rate"] for line in lines if line["recipe"] == recipe}
         at_edge = len(tried) > 1 and rate in (min(tried), max(tried))
         rows.append(
             (
@@ -124,7 +80,7 @@ def _recipes(lines: Sequence[Line]) -> str:
 def _rates(lines: Sequence[Line]) -> str:
     rows = []
     for recipe in RECIPES.values():
-        own = [line for line in lines if line["recipe"] == recipe.name and line["steps"] == STEPS]
+        own = [line for line in lines if line["recipe"] == recipe.name and line["steps"] == LENGTH]
         for rate in sorted({line["rate"] for line in own}):
             mine = shares(line for line in own if line["rate"] == rate)
             files = "its files'" if rate == recipe.own_rate else ""
@@ -133,12 +89,12 @@ def _rates(lines: Sequence[Line]) -> str:
 
 
 def by_steps(lines: Sequence[Line]) -> dict[str, dict[int, list[Line]]]:
-    """Recipe -> steps -> lines of its best rate at this length."""
+    """Recipe -> steps -> lines of its best rate at this length, of recipes that were run at several; ours first."""
     found = defaultdict[str, dict[int, list[Line]]](dict)
     for steps in sorted({line["steps"] for line in lines}):
         for recipe, own in best_rates([line for line in lines if line["steps"] == steps]).items():
             found[recipe][steps] = own
-    return found
+    return {name: own for name, own in sorted(found.items(), key=lambda one: one[0] != "ours") if len(own) > 1}
 
 
 def _steps(lines: Sequence[Line]) -> str:
@@ -185,7 +141,7 @@ _INKS = ("#1f6fb4", "#d1495b", "#2a9d5c", "#8d5fd3", "#c77d0a", "#4f5d75", "#008
 def picture(results: ResultFile) -> str:
     """An SVG of what recipes learn over steps, with the errors of the means."""
     table = by_steps([line for line in results.lines() if not line.get("unseen")])
-    lengths = sorted({steps for own in table.values() for steps in own}) or [STEPS]
+    lengths = sorted({steps for own in table.values() for steps in own}) or [LENGTH]
     low, high = math.log2(lengths[0]) - 0.3, math.log2(lengths[-1]) + 0.3
 
     def x(steps: float) -> float:
@@ -256,11 +212,54 @@ A part is the share of clips that show it, whatever else they show; of size and 
 
 ## Rates
 
+A rate is dropped after three concepts unless it is one of the best two of its recipe, after six unless it is the best.
+
 {rates}
+
+## Candidates
+
+Ours with one change, at our rate or at one that the change is known to move. "minus ours": percentage points on the
+concepts that both were run on, ours at its default rate. A candidate is dropped after three and six concepts unless it
+is among the best; only rows with twelve or twenty concepts say how much one gains, and the best of many are the
+luckiest too.
+
+{candidates}
+
+## What gained most, together
+
+{merged}
+
+## Optimizers
+
+Each with our recipe at the rate that it is offered with (times 40), a half and twice of it.
+
+{optimizers}
 
 ## Over steps and seconds
 
 {steps}
+
+At equal CPU seconds of training, those of ours at 400 steps, read off each recipe's line over the logarithm of seconds:
+
+{seconds}
+
+## Which step of a run
+
+One run each, looked at after a quarter, a half, three quarters and all of its steps. "As good as the favourite": no
+step that was looked at shows the concept in more clips. "Behind it": how many points of learnt clips the choice gives
+away, on average.
+
+{suggestions}
+
+## What a LoRA does to other captions
+
+Twelve captions of the world that the model knew before: how many clips still show what they say.
+
+{kept}
+
+## Cells that failed
+
+{failed}
 
 ## The judge
 

@@ -12,6 +12,7 @@ import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 from .concept import Concept, Rgb, concept_scene
 from .draw import COLOURS, DIRECTIONS, SHAPES, Outline, Point, regular_polygon
@@ -285,6 +286,7 @@ def _colours(seed: int, rng: random.Random) -> tuple[str, Rgb, list[Rgb]]:
 # ---- concepts ----------------------------------------------------------------------------------
 
 
+@cache
 def drawn_concept(seed: int) -> Drawn:
     """The concept of a seed. ValueError, always for the same seeds, where nothing fits."""
     rng = random.Random(f"drawn concept {seed}")

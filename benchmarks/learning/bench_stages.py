@@ -1,0 +1,171 @@
+"""Tables of the learning bench beyond the field's: candidates, optimizers, equal seconds, the choice of a step."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from learning.bench_candidates import AND, CANDIDATES, OPTIMIZERS, OURS
+from learning.bench_file import Line
+from learning.bench_stats import LENGTH, Shares, against, bootstrap, percent, shares
+from shapeworld.scores import markdown_table
+
+Curves = Mapping[str, Mapping[int, list[Line]]]
+"""recipe -> steps -> lines"""
+
+
+def _arms(lines: Sequence[Line]) -> dict[tuple[str, float], list[Line]]:
+    found = defaultdict[tuple[str, float], list[Line]](list)
+    for line in lines:
+        if line["steps"] == LENGTH:
+            found[line["recipe"], line["rate"]].append(line)
+    return found
+
+
+def _against_ours(lines: Sequence[Line], wanted: Callable[[str], bool]) -> list[tuple[object, ...]]:
+    """Rows of arms, most concepts first: recipe, rate, concepts, learnt, minus ours at its own rate, CPU seconds."""
+    arms = _arms(lines)
+    ours = shares(arms.get((OURS.name, OURS.own_rate), []))
+    rows = []
+    for (recipe, rate), own in arms.items():
+        if not wanted(recipe):
+            continue
+        mine = shares(own)
+        apart = [mine[concept] - ours[concept] for concept in mine if concept in ours] or [0.0]
+        seconds = np.mean([line["train_cpu_s"] for line in own])
+        row = (recipe, f"{rate:g}", len(mine), percent(mine), against(mine, ours), f"{seconds:.0f}")
+        rows.append((-len(mine), -float(np.mean(apart)), row))
+    return [row for *_, row in sorted(rows, key=lambda one: one[:2])]
+
+
+_HEAD = ("change", "rate", "concepts", "learnt, %", "minus ours", "CPU s")
+
+
+def candidates(lines: Sequence[Line]) -> str:
+    names = {recipe.name for recipe in CANDIDATES}
+    return markdown_table(_HEAD, _against_ours(lines, names.__contains__)) if lines else "Not run yet."
+
+
+def merged(lines: Sequence[Line]) -> str:
+    rows = _against_ours(lines, lambda recipe: AND in recipe)
+    return markdown_table(_HEAD, rows) if rows else "Not run yet."
+
+
+def optimizers(lines: Sequence[Line]) -> str:
+    """A row per optimizer: what each rate learns, and the best of those on most concepts against ours."""
+    arms, rows = _arms(lines), []
+    ours = shares(arms.get((OURS.name, OURS.own_rate), []))
+    for recipe in OPTIMIZERS:
+        own = {rate: shares(arms[recipe.name, rate]) for rate in recipe.rates if (recipe.name, rate) in arms}
+        if not own:
+            continue
+        most = max(map(len, own.values()))
+        best = max((rate for rate in own if len(own[rate]) == most), key=lambda rate: np.mean(list(own[rate].values())))
+        each = [f"{rate:.3g}: {percent(own.get(rate, {}))} of {len(own.get(rate, {}))}" for rate in recipe.rates]
+        rows.append((recipe.name, *each, f"{best:.3g}", most, percent(own[best]), against(own[best], ours)))
+    head = ("optimizer", "half, % of concepts", "offered", "twice", "best rate", "concepts", "learnt, %", "minus ours")
+    return markdown_table(head, rows) if rows else "Not run yet."
+
+
+# ---- seconds -----------------------------------------------------------------------------------
+
+
+def at_equal_seconds(curves: Curves) -> str:
+    """What each recipe learns in the seconds that ours takes for LENGTH steps, and ours as a multiple of it."""
+    if LENGTH not in curves.get(OURS.name, {}):
+        return "Not run yet."
+    seconds = _seconds(curves[OURS.name][LENGTH])
+    found = {recipe: _read_off(own, seconds) for recipe, own in curves.items()}
+    ours = found[OURS.name]
+    rows = [
+        (
+            recipe,
+            percent(mine),
+            "" if recipe == OURS.name else against(mine, ours),
+            "" if recipe == OURS.name else _ratio(ours, mine),
+        )
+        for recipe, mine in found.items()
+        if mine
+    ]
+    return markdown_table(("recipe", f"learnt in {seconds:.0f} CPU s, %", "minus ours", "ours as a multiple"), rows)
+
+
+def _seconds(lines: Sequence[Line]) -> float:
+    return float(np.mean([line["train_cpu_s"] for line in lines]))
+
+
+def _read_off(own: Mapping[int, list[Line]], seconds: float) -> Shares:
+    """Shares by concept at `seconds`, between the lengths that were run; a shorter or longer one counts as its end."""
+    lengths = sorted(own)
+    at = [math.log(_seconds(own[steps])) for steps in lengths]
+    by_length = [shares(own[steps]) for steps in lengths]
+    concepts = set(by_length[0]).intersection(*by_length)
+    return {one: float(np.interp(math.log(seconds), at, [some[one] for some in by_length])) for one in sorted(concepts)}
+
+
+def _ratio(ours: Shares, mine: Shares) -> str:
+    """Mean of ours by theirs, with its bootstrap error over concepts."""
+    both = [concept for concept in ours if concept in mine]
+    one, other = (np.array([some[concept] for concept in both]) for some in (ours, mine))
+    if not both or not other.sum():
+        return ""
+    draws = np.random.default_rng(0).integers(0, len(both), (4_000, len(both)))
+    ratios = one[draws].mean(1) / np.maximum(other[draws].mean(1), 1e-9)
+    return f"{one.mean() / other.mean():.2f} ± {ratios.std():.2f}"
+
+
+# ---- a run while it goes on --------------------------------------------------------------------
+
+_CHOICES: dict[str, Callable[[dict[int, Line]], int]] = {
+    "lowest held-out loss": lambda at: min(at, key=lambda step: at[step]["eval"]),
+    "the last": max,
+    "lowest training loss": lambda at: min(at, key=lambda step: at[step]["train_loss"]),
+}
+
+
+def _looks(line: Line) -> dict[int, Line]:
+    return {int(step): one for step, one in line["at"].items()}
+
+
+def suggestions(lines: Sequence[Line]) -> str:
+    """A row per recipe and way to choose: how often it is the judge's favourite, and what it gives away."""
+    rows = []
+    for recipe in dict.fromkeys(line["recipe"] for line in lines):
+        own = [_looks(line) for line in lines if line["recipe"] == recipe]
+        for name, choose in _CHOICES.items():
+            right, behind = 0, []
+            for at in own:
+                most = max(one["all"] for one in at.values())
+                right += at[choose(at)]["all"] == most
+                behind.append(100 * (most - at[choose(at)]["all"]) / at[choose(at)]["clips"])
+            mean, error = bootstrap(behind)
+            rows.append((recipe, name, f"{right} of {len(own)}", f"{mean:.0f} ± {error:.0f}"))
+    return (
+        markdown_table(("recipe", "chosen", "as good as the favourite", "behind it"), rows) if rows else "Not run yet."
+    )
+
+
+def kept(lines: Sequence[Line]) -> str:
+    """A row per recipe: learnt and kept at each looked-at step."""
+    rows, steps = [], sorted({step for line in lines for step in _looks(line)})
+    for recipe in dict.fromkeys(line["recipe"] for line in lines):
+        own = [line for line in lines if line["recipe"] == recipe]
+        before = {line["concept"]: line["kept_before"] / _looks(line)[steps[-1]]["old"] for line in own}
+        cells = []
+        for step in steps:
+            at = {line["concept"]: _looks(line)[step] for line in own}
+            shown = {concept: one["all"] / one["clips"] for concept, one in at.items()}
+            left = {concept: one["kept"] / one["old"] for concept, one in at.items()}
+            cells.append(f"{percent(left)} (learnt {percent(shown)})")
+        rows.append((recipe, percent(before), *cells))
+    head = ("recipe", "without a LoRA, %", *(f"{step} steps" for step in steps))
+    return markdown_table(head, rows) if rows else "Not run yet."
+
+
+def failed(lines: Sequence[Line]) -> str:
+    if not lines:
+        return "None."
+    counts = Counter((line["recipe"], line["error"]) for line in lines)
+    return markdown_table(("recipe", "cells", "error"), [(recipe, n, why[:160]) for (recipe, why), n in counts.items()])

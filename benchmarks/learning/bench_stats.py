@@ -1,0 +1,65 @@
+"""Shares of judged clips of the learning bench's lines, with bootstrap errors over concepts."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from learning.bench_file import Line
+from shapeworld.drawn_concepts import drawn_concept
+
+RESAMPLES = 4_000
+LENGTH = 400
+"""optimizer steps of the comparisons at one length"""
+
+Shares = dict[int, float]
+"""concept -> share of its clips that show it; over all seeds"""
+
+
+def bootstrap(values: Sequence[float]) -> tuple[float, float]:
+    """Mean of values, one per concept, and its error: the spread of means over concepts drawn with replacement."""
+    found = np.asarray(values, dtype=np.float64)
+    draws = np.random.default_rng(0).integers(0, len(found), (RESAMPLES, len(found)))
+    return float(found.mean()), float(found[draws].mean(axis=1).std())
+
+
+def shares(lines: Iterable[Line], part: str = "all") -> Shares:
+    """Share of clips per concept. Of size and speed, only concepts that have one."""
+    right, clips = defaultdict[int, int](int), defaultdict[int, int](int)
+    for line in lines:
+        if part in ("size", "speed") and not getattr(drawn_concept(line["concept"]).concept, part):
+            continue
+        right[line["concept"]] += line[part]
+        clips[line["concept"]] += line["clips"]
+    return {concept: right[concept] / clips[concept] for concept in sorted(clips)}
+
+
+def percent(values: Mapping[int, float]) -> str:
+    """Mean and error in percent; one concept alone has no error."""
+    if not values:
+        return ""
+    mean, error = bootstrap(list(values.values()))
+    return f"{100 * mean:.0f}" + (f" ± {100 * error:.0f}" if len(values) > 1 else "")
+
+
+def against(mine: Shares, ours: Shares) -> str:
+    """Difference on the concepts that both have, as percentage points."""
+    both = [100 * (mine[concept] - ours[concept]) for concept in mine if concept in ours]
+    if not both:
+        return ""
+    mean, error = bootstrap(both)
+    return f"{mean:+.0f}" + (f" ± {error:.0f}" if len(both) > 1 else "")
+
+
+def best_rates(lines: Sequence[Line]) -> dict[str, list[Line]]:
+    """Recipe -> the lines of its best rate, among those tried on most concepts."""
+    by_rate = defaultdict[str, dict[float, list[Line]]](dict)
+    for line in lines:
+        by_rate[line["recipe"]].setdefault(line["rate"], []).append(line)
+    best: dict[str, list[Line]] = {}
+    for recipe in by_rate:
+        most = max(len(shares(own)) for own in by_rate[recipe].values())
+        tried = [own for own in by_rate[recipe].values() if len(shares(own)) == most]
+        best[recipe] = max(tried, key=lambda own: np.mean(list(shares(own).values())))
+    return best

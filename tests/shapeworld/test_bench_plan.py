@@ -36,7 +36,7 @@ def test_the_plan_goes_through_all_stages_and_merges_what_gained_most() -> None:
             for cell in some
         ]
     assert len({key_of(line) for line in lines}) == len(lines) < 1_300
-    assert stages[0] == ["rates 0", "optimizers 0", "screening 0"]
+    assert set(stages[0]) == {"rates 0", "rates 1", "optimizers 0", "screening 0"}
     assert stages[-1] == ["lengths"]
     at_length = {line["recipe"] for line in lines if line["kind"] == CELL and line["steps"] != LENGTH}
     merged = {name for name in at_length if AND in name}

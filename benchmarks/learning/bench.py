@@ -75,7 +75,9 @@ def main(arguments: list[str]) -> int:
         return run_again(study, results, asked)
     concepts = chosen(results, asked.unseen)[: asked.concepts]
     study.read_captions(concepts)
-    cells = planned(results, concepts, asked.comfyui_too) if asked.plan else unfinished(results, asked)
+    cells = unfinished(results, asked)
+    if asked.plan:
+        cells = planned(results, chosen(results, False), asked.comfyui_too, concepts if asked.unseen else ())
     encode_at_once(study, concepts, asked.processes)
     about = machine(asked.threads)
     run_many(study, results, asked.work, cells, about, processes=asked.processes, minutes=asked.minutes)

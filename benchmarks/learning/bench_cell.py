@@ -142,7 +142,7 @@ class BenchStudy(Study):
         for step, one in seen.items():
             recent = losses[max(0, int(step) - RECENT) : int(step)]
             one["train_loss"] = round(sum(recent) / len(recent), 5)
-        facts |= {"at": seen, "train_cpu_s": round(time.process_time() - began, 1)}
+        facts |= {"at": seen, "cpu_s": round(time.process_time() - began, 1)}
         self._kept_before = self._kept_before or self.kept(self.model(FILE, None))["kept"]
         return facts | {"kept_before": self._kept_before}
 

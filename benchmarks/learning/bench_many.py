@@ -26,9 +26,14 @@ Wanted = Callable[[], Sequence[Line]]
 """-> the cells that are not finished, the next one first"""
 
 
-def planned(results: ResultFile, concepts: Sequence[int], comfyui: bool) -> Wanted:
-    """The cells of bench_plan.py, decided anew from the results whenever a process looks."""
-    return lambda: Plan(results.every(), concepts, comfyui).cells()
+def planned(results: ResultFile, concepts: Sequence[int], comfyui: bool, unseen: Sequence[int] = ()) -> Wanted:
+    """The cells of bench_plan.py, decided anew whenever a process looks; or its last ones, on concepts `unseen`."""
+
+    def cells() -> list[Line]:
+        plan = Plan(results.every(), concepts, comfyui)
+        return plan.on_unseen(unseen) if unseen else plan.cells()
+
+    return cells
 
 
 def run_one(study: BenchStudy, results: ResultFile, work: Path, cell: Line, about: dict[str, Any]) -> bool:

@@ -61,6 +61,9 @@ class Plan:
     comfyui: bool = False
     """run ComfyUI's own trainer too"""
     wanted: dict[str, list[Line]] = field(default_factory=dict[str, list[Line]])
+    last: list[Arm] = field(default_factory=list[Arm])
+    """for the unseen concepts: every recipe of the field and ours at its best rate, and the best of the rest; empty
+    until these are known"""
 
     def __post_init__(self) -> None:
         self._known = {key_of(line) for line in self.lines if line["kind"] in (CELL, STEPS)}
@@ -81,6 +84,11 @@ class Plan:
         found = [cell for stage in _ORDER for cell in sorted(self.wanted.get(stage, []), key=cost, reverse=True)]
         return list({key_of(cell): cell for cell in found}.values())
 
+    def on_unseen(self, concepts: Sequence[int]) -> list[Line]:
+        """The missing cells of `last` on the unseen concepts."""
+        cells = [_cell(arm, concept, LENGTH) | {"unseen": True} for arm in self.last for concept in concepts]
+        return [cell for cell in cells if key_of(cell) not in self._known]
+
     def _set_up(self) -> None:
         runnable = [recipe for recipe in RECIPES.values() if self.comfyui or recipe.trainer != "comfyui"]
         of_field = [self.race("rates", _arms(recipe), RATES) for recipe in runnable]
@@ -99,6 +107,7 @@ class Plan:
         if merged is None:
             return
         count = len(self.concepts)
+        self.last = list(dict.fromkeys((ours, *rates, *self.best([*finals, *merged], 1, count))))
         field_best = self.best(others, 1, count)
         for arm in (ours, *field_best):
             self._want("while training", arm, self.concepts, LENGTH, STEPS)

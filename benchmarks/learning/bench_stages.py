@@ -118,14 +118,33 @@ def _ratio(ours: Shares, mine: Shares) -> str:
 
 # ---- a run while it goes on --------------------------------------------------------------------
 
-_CHOICES: dict[str, Callable[[dict[int, Line]], int]] = {
-    "lowest held-out loss": lambda at: min(at, key=lambda step: at[step]["eval"]),
+_Looks = dict[int, Line]
+"""step -> what was seen and measured"""
+
+
+def _lowest(at: _Looks) -> int:
+    return min(at, key=lambda step: at[step]["eval"])
+
+
+def _earliest(at: _Looks) -> int:
+    """The first step whose clips' losses lie within one standard error of those at the lowest."""
+    best = np.array(at[_lowest(at)]["eval_clips"])
+    for step in sorted(at):
+        apart = np.array(at[step]["eval_clips"]) - best
+        if apart.mean() <= apart.std(ddof=1) / math.sqrt(len(apart)):
+            return step
+    return _lowest(at)
+
+
+_CHOICES: dict[str, Callable[[_Looks], int]] = {
+    "lowest held-out loss (what is suggested)": _lowest,
+    "the earliest within its noise": _earliest,
     "the last": max,
     "lowest training loss": lambda at: min(at, key=lambda step: at[step]["train_loss"]),
 }
 
 
-def _looks(line: Line) -> dict[int, Line]:
+def _looks(line: Line) -> _Looks:
     return {int(step): one for step, one in line["at"].items()}
 
 

@@ -36,6 +36,9 @@ def test_the_plan_goes_through_all_stages_and_merges_what_gained_most() -> None:
             for cell in some
         ]
     assert len({key_of(line) for line in lines}) == len(lines) < 1_300
+    last = Plan(lines, CONCEPTS).on_unseen([2000])
+    assert {"ours", "musubi", "DiffSynth"} < {cell["recipe"] for cell in last}
+    assert all(cell["unseen"] and cell["concept"] == 2000 for cell in last)
     assert set(stages[0]) == {"rates 0", "rates 1", "optimizers 0", "screening 0"}
     assert stages[-1] == ["lengths"]
     at_length = {line["recipe"] for line in lines if line["kind"] == CELL and line["steps"] != LENGTH}

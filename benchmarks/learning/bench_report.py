@@ -38,6 +38,7 @@ def page(results: ResultFile) -> str:
         kept=kept(looked),
         failed=failed(results.lines(FAILED)),
         again=_again(again),
+        hardware=" and ".join(dict.fromkeys(f"{line['cpu']} with torch {line['torch']}" for line in lines)),
         machines=_machines(lines),
     )
 
@@ -88,13 +89,13 @@ def _rates(lines: Sequence[Line]) -> str:
     return markdown_table(("recipe", "rate", "", "concepts", "learnt, %"), rows)
 
 
-def by_steps(lines: Sequence[Line]) -> dict[str, dict[int, list[Line]]]:
-    """Recipe -> steps -> lines of its best rate at this length, of recipes that were run at several; ours first."""
+def by_steps(lines: Sequence[Line], least: int = 2) -> dict[str, dict[int, list[Line]]]:
+    """Recipe -> steps -> lines of its best rate at this length, where it was run at `least` lengths; ours first."""
     found = defaultdict[str, dict[int, list[Line]]](dict)
     for steps in sorted({line["steps"] for line in lines}):
         for recipe, own in best_rates([line for line in lines if line["steps"] == steps]).items():
             found[recipe][steps] = own
-    return {name: own for name, own in sorted(found.items(), key=lambda one: one[0] != "ours") if len(own) > 1}
+    return {name: own for name, own in sorted(found.items(), key=lambda one: one[0] != "ours") if len(own) >= least}
 
 
 def _steps(lines: Sequence[Line]) -> str:
@@ -140,7 +141,9 @@ _INKS = ("#1f6fb4", "#d1495b", "#2a9d5c", "#8d5fd3", "#c77d0a", "#4f5d75", "#008
 
 def picture(results: ResultFile) -> str:
     """An SVG of what recipes learn over steps, with the errors of the means."""
-    table = by_steps([line for line in results.lines() if not line.get("unseen")])
+    lines = [line for line in results.lines() if not line.get("unseen")]
+    shown = {*RECIPES, *by_steps(lines)}
+    table = by_steps([line for line in lines if line["recipe"] in shown], least=1)
     lengths = sorted({steps for own in table.values() for steps in own}) or [LENGTH]
     low, high = math.log2(lengths[0]) - 0.3, math.log2(lengths[-1]) + 0.3
 
@@ -195,7 +198,8 @@ tiny Wan on a drawn concept (8 to 40 clips and stills of one or two flat shapes 
 which a judge, plain code, sees the concept's outline, path and colour, and its size and speed where it has them.
 "Learnt" is that share, as a mean over concepts with its bootstrap error (concepts drawn with replacement). Recipes are
 values in `benchmarks/learning/bench_recipes.py`, which names the file that each is from; rates are those of the tiny
-model, 40 times those of full-size models. A recipe stands at the best of the rates that were tried on it.
+model, 40 times those of full-size models. A recipe stands at the best of the rates that were tried on it. The cells ran
+on {hardware}, one thread each.
 
 ![recipes over steps]({picture})
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from learning.bench_candidates import AND, CANDIDATES, OPTIMIZERS, OURS
 from learning.bench_file import Line
+from learning.bench_recipes import SCALE
 from learning.bench_stats import LENGTH, Shares, against, bootstrap, percent, shares
 from shapeworld.scores import markdown_table
 
@@ -64,8 +65,10 @@ def optimizers(lines: Sequence[Line]) -> str:
         most = max(map(len, own.values()))
         best = max((rate for rate in own if len(own[rate]) == most), key=lambda rate: np.mean(list(own[rate].values())))
         each = [f"{rate:.3g}: {percent(own.get(rate, {}))} of {len(own.get(rate, {}))}" for rate in recipe.rates]
-        rows.append((recipe.name, *each, f"{best:.3g}", most, percent(own[best]), against(own[best], ours)))
-    head = ("optimizer", "half, % of concepts", "offered", "twice", "best rate", "concepts", "learnt, %", "minus ours")
+        full_size = "its own" if recipe.name == "prodigy" else f"{best / SCALE:.2g}"
+        rows.append((recipe.name, *each, f"{best:.3g}", full_size, most, percent(own[best]), against(own[best], ours)))
+    head = ("optimizer", "half, % of concepts", "offered", "twice", "best rate", "full size", "concepts", "learnt, %")
+    head = (*head, "minus ours")
     return markdown_table(head, rows) if rows else "Not run yet."
 
 

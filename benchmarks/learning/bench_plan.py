@@ -44,8 +44,8 @@ class Round(NamedTuple):
 
 RATES = (Round(3, 5), Round(6, 2), Round(20, 1))
 RATES_OF_OPTIMIZERS = (Round(3, 3), Round(6, 1))
-SCREENING = (Round(3, 1_000), Round(6, 24))
-FINALS = (Round(12, 12), Round(20, 8))
+SCREENING = (Round(3, 1_000), Round(6, 16))
+FINALS = (Round(12, 8), Round(20, 5))
 _ORDER = (
     *("rates 0", "screening 0", "rates 1", "screening 1", "rates 2", "optimizers 0", "optimizers 1", "finals 0"),
     *("finals 1", "together 0", "while training", "lengths"),

@@ -50,8 +50,8 @@ class WanCacheFromLatents(io.ComfyNode):
                     "clip",
                     optional=True,
                     lazy=True,
-                    tooltip="Load CLIP with umt5_xxl, type wan: encodes the empty and the default negative prompt "
-                    "once. Loaded only when needed.",
+                    tooltip="Encodes the empty and the default negative prompt, once. From Load CLIP with "
+                    "umt5_xxl, type wan. Leave it unconnected when both prompts are connected below.",
                 ),
                 io.Conditioning.Input(
                     "empty",

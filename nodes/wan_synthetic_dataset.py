@@ -27,7 +27,9 @@ class WanSyntheticDataset(io.ComfyNode):
             "encoder. A LoRA trained on them learns nothing, and its file says so.",
             inputs=[
                 WanTrainModel.Input(
-                    "model", tooltip="Sets the channels, the size grid and the conditioning. From Load Wan Model."
+                    "model",
+                    tooltip="Sets the channels, of which number sizes are multiples, and the conditioning. From "
+                    "Load Wan Model.",
                 ),
                 *(widget(SyntheticConfig, name) for name in ("count", "width", "height", "num_frames")),
                 *advanced(

@@ -47,8 +47,8 @@ def lora_widgets() -> list[io.Input]:
         flag(
             "only_what_fits",
             False,
-            "Skip keys that do not fit this model, such as those of a text encoder or of other channels; the log names "
-            "them. Off: such a file is refused. Turn it on when the keys that do not fit are unimportant.",
+            "Skip keys that do not fit this model, such as those of a text encoder or of a layer of another size; the "
+            "log names them. Off: such a file is refused. Turn it on when the keys that do not fit are unimportant.",
         ),
     ]
 

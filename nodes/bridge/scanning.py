@@ -74,7 +74,9 @@ SCANS = Scans()
 def dataset_input(name: str) -> io.Input:
     """Returns a shared input of the dataset nodes: model, force_rate, append_to or settings."""
     if name == "model":
-        return WanTrainModel.Input(name, tooltip="Sets the frame rate and the size grid. From Load Wan Model.")
+        return WanTrainModel.Input(
+            name, tooltip="Sets the frame rate, and of which number sizes are multiples. From Load Wan Model."
+        )
     if name == "force_rate":
         return number(
             name,

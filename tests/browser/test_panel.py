@@ -42,6 +42,8 @@ SEEN = """() => {
       words.push(...walk.currentNode.textContent.split(/\\s+/).filter(word => /[a-z0-9]/i.test(word)));
   return [words.length, panel.offsetHeight, panel.querySelector(".wan-clips").getBoundingClientRect().top - top];
 }"""
+LOADED = """() => [...document.querySelectorAll(".wan-clips video")].every(({ videoWidth }) => videoWidth)"""
+"""clips have their own aspect ratio once they have loaded"""
 
 NOTIFICATIONS = """() => {
   window.notified = [];
@@ -158,6 +160,7 @@ def test_the_suggested_step_is_marked_and_can_be_made_the_runs_lora(
     panel = canvas.page.locator(".wan-panel")
     shows(panel.locator(".wan-headline"), "✓Done. 90 steps in 3:45")
     shows(panel.locator(".wan-use"), "Use it:", "wan_trainer/smoke_test.safetensors", "Write ohwx into the prompt.")
+    canvas.page.wait_for_function(LOADED)
     words, height, clips = canvas.script(SEEN)
     assert words <= 60
     assert height <= 530
@@ -632,6 +635,8 @@ def test_two_thousand_runs_are_found_compared_and_saved_with_keys_alone(shared: 
     page.get_by_role("button", name="Group by name").press("Enter")
 
     page.get_by_label("Find runs by name or setting").fill("fox3 rank:16")
+    hint, state = page.locator(".wan-find-help").bounding_box(), page.get_by_label("Runs of this state").bounding_box()
+    assert hint["y"] >= state["y"] + state["height"], "the help of the field covers the filters"
     page.get_by_label("Runs of this state").select_option("done")
     page.locator(".wan-table").get_by_role("button", name="best eval").press("Enter")
     page.evaluate(drawn)

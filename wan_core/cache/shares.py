@@ -26,7 +26,7 @@ SHARE = "WAN_TRAINER_SHARE"
 ENCODING = "WAN_TRAINER_ENCODING"
 """environment variable: 1 where CacheLatents shares its work with the ranks of torchrun"""
 _MASK_COST = 0.05
-"""of a latent of the same clip: a mask is read and pooled, no encoder runs"""
+"""cost of a mask, as a share of that of a latent of the same clip: it is read and pooled, and no encoder runs"""
 
 
 class Ranks(Protocol):

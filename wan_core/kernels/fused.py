@@ -36,7 +36,7 @@ def _norm(x: Tensor, scale: Tensor, shift: Tensor, eps: float, one_more: bool, o
 def _norm_back(
     of_normed: Tensor, of_x: Tensor | None, x: Tensor, mean: Tensor, inverse: Tensor, scale: Tensor, one_more: bool
 ) -> Tensor:
-    """Returns the gradient of x: of what was made of its norm, and `of_x` of whatever else reads it."""
+    """Returns the gradient of x: that through its norm, from `of_normed`, plus `of_x`, that of its other uses."""
     static_width(x)
     scaled = of_normed.to(torch.float32) * _scale(scale, one_more)
     normed = (x.to(torch.float32) - mean) * inverse

@@ -62,7 +62,10 @@ class LoraAdapter(LinearAdapter):
             self.constants = {f"start_{part}": self.parameter(part).detach().clone() for part in (_DOWN, _UP)}
 
     def pair(self) -> tuple[Tensor, Tensor]:
-        """Returns the matrices (r, in) and (out, r) whose product is the change."""
+        """Returns A (r, in) and B (out, r): B @ A is the change of the weight.
+
+        After an init of STARTS_IN_THE_WEIGHT they have 2 r in place of r.
+        """
         down, up = self.parameter(_DOWN), self.parameter(_UP)
         if not self.constants:
             return down, up

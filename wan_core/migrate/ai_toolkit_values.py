@@ -81,7 +81,7 @@ def experts(value: Any, job: ForeignJob) -> None:
 
 
 def rate(value: float, job: ForeignJob) -> Any:
-    """The rate, unless only the optimizer's table has one."""
+    """Returns the learning rate; None where only the table of the optimizer has one, which is read there."""
     train: dict[str, Any] = job.ledger.get("train", dict, {})
     table: Any = train.get("optimizer")
     inside = "lr" not in train and isinstance(table, dict) and "lr" in table

@@ -92,7 +92,7 @@ def _routed(
     kept = kept.view(frames, -1) - starts
     passing = torch.ones(frames, in_frame, dtype=torch.int8, device=kept.device).scatter(1, kept, 0)
     passed = passing.argsort(dim=1, descending=True, stable=True)[:, : in_frame - kept.shape[1]]
-    # The remainders go to different copies: to the last ones of what is kept, to the first ones of what passes by.
+    # Remainders even out: those of the kept tokens go to the last copies, those of the other tokens to the first.
     few = kept.split(shares(kept.shape[1], proportions, least=1), dim=1)[number]
     others = passed.split(shares(passed.shape[1], proportions[::-1], least=1)[::-1], dim=1)[number]
     numbers, order = torch.cat([few, others], dim=1).sort(dim=1)

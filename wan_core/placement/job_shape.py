@@ -60,7 +60,10 @@ class JobShape:
         return max(1 + len(self.others), len(self.shares), self.parts)
 
     def on_card(self, step: StepShape, number: int = 0) -> StepShape:
-        """Returns the part of `step` of a card, where several share out the tokens; of equal parts the largest one."""
+        """Returns the part of `step` that card `number` computes where cards share out the tokens.
+
+        Equal parts differ by one token of a frame at most; then it is the largest part, whatever `number` is.
+        """
         if self.shares:
             return replace(step, parts=self.shares, card=number)
         return replace(step, parts=(1,) * self.cards, card=self.cards - 1)

@@ -1,4 +1,4 @@
-"""Host memory that the processes of a run have together on one machine: one writes it, the others map it. Linux alone.
+"""Host memory that the processes of a run share on one machine: one writes it, the others map it. Linux only.
 
 Each piece is an anonymous file (memfd). It has no name in any folder, only processes of the same user can open it, the
 size of /dev/shm does not bound it, and the kernel ends it with the last process that maps it, however that one ends.

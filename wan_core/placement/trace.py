@@ -278,7 +278,7 @@ class _Marks:
         self.between: list[tuple[int, int]] = []
         """bytes on the device and in host memory before each block of the main stream, and behind the last one"""
         self._start: Tensor | None = None
-        """the walk holds it until its last block has ended, and would drop it before that is noted"""
+        """input of the first block, which a real run holds until the last block has ended, and the trace would drop"""
 
     def to_block(self, index: int, tokens: Tensor, constants: Constants) -> tuple[Tensor, Constants]:
         if index == 0 and "embed" not in self.found:  # a layer of VACE's second stream comes this way too

@@ -24,7 +24,7 @@ _CHUNKS = (0, 16_384, 8_192)
 _LEAST_GAIN = 0.01
 """of a step: what saves less is not worth a measure more"""
 _UNSURE = 0.03
-"""of a card, which larger chunks and unchecked blocks leave free: steps took up to 2.2 % more than was predicted"""
+"""share of a card's memory that larger chunks and unchecked blocks leave free: predictions were up to 2.2 % too low"""
 _MARGIN = 0.2
 """of what unchecked blocks keep: 1.3B without checkpointing took 43.0 GiB on an H200 where 38.1 were predicted"""
 

@@ -24,10 +24,10 @@ _MANY_TOKENS = 30_000
 """of a clip: at 29,200 attention takes as much of a 14B layer's forward pass as all of its linears; 832x480x81 has
 32,760"""
 _WORTH_A_ROUTE = 0.05
-"""of a step's time: what saves less is not worth what a LoRA learns less"""
+"""share of a step's time that a token route must save to be advised, because a LoRA learns less with it"""
 _TRIED_MICRO_BATCHES = 4
 _WORTH_INTERLEAVING = 0.05
-"""times one card after the other"""
+"""further gain from which interleaving is advised, as a multiple of the speed of cards that compute in turn"""
 _TRIED_ROUTE = "0.25: 2..-2"
 """of the routes in docs/measured/token_routes.md the one that cost least"""
 

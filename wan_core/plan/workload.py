@@ -158,9 +158,9 @@ def workload_on_clips(
 
 
 def beside_preview(model: ModelPlan, roots: Roots, file: WanFile, expert: str, loras: Sequence[FrozenLora]) -> int:
-    """Returns the bytes of LoRAs that act in previews of a run of one model, of a pair that of `expert`.
+    """Returns the bytes of `loras` in previews of a run that trains one model (of a pair: `expert`).
 
-    Raises what a LoRA of another model is refused with.
+    Raises ConfigError or CheckpointError for a LoRA of another model.
     """
     here = [lora.on_model(expert, pair=False) for lora in loras]
     return sum(bytes_beside(model, roots, file.variant, file.compute_dtype, here).values())

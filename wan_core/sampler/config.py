@@ -94,7 +94,7 @@ class SampleConfig(Config):
     )
     width: int = counted(
         0,
-        "Width of previews in pixels. 0 = set by preview_size. Lower it when previews take too long.",
+        "Width of previews in pixels. 0 = set by preview_size. Enter a smaller one when previews take too long.",
         low=0,
         high=16384,
         offered=(0, 4096),
@@ -102,7 +102,7 @@ class SampleConfig(Config):
     )
     height: int = counted(
         0,
-        "Height of previews in pixels. 0 = set by preview_size. Lower it when previews take too long.",
+        "Height of previews in pixels. 0 = set by preview_size. Enter a smaller one when previews take too long.",
         low=0,
         high=16384,
         offered=(0, 4096),
@@ -110,25 +110,25 @@ class SampleConfig(Config):
     )
     num_frames: int = counted(
         0,
-        "Frames of each preview clip: 4n+1. 0 = set by preview_size. Lower it when previews take too long.",
+        "Frames of each preview clip: 4n+1. 0 = set by preview_size. Enter fewer when previews take too long.",
         low=0,
         high=10_001,
         offered=(0, 1001),
     )
     steps: int = counted(
-        0, "Sampling steps. 0 = set by sampling. Lower it when previews take too long.", low=0, high=1000
+        0, "Sampling steps. 0 = those of the preset above. Enter fewer when previews take too long.", low=0, high=1000
     )
     cfg: float = counted(
         0.0,
-        "Guidance scale (classifier-free guidance). 0 = set by sampling. 1 = no guidance. Change it to match the "
-        "workflow that you generate with.",
+        "Guidance scale (classifier-free guidance). 0 = that of the preset above. 1 = no guidance. Change it to match "
+        "the workflow that you generate with.",
         low=0,
         high=100.0,
         step=0.1,
     )
     shift: float = counted(
         0.0,
-        "Sampling shift. 0 = set by sampling. Change it to match the workflow that you generate with.",
+        "Sampling shift. 0 = that of the preset above. Change it to match the workflow that you generate with.",
         low=0,
         high=1000.0,
         offered=(0.0, 100.0),

@@ -55,7 +55,7 @@ def _table(trace: bytes) -> str:
 class StepProfiler:
     """Profiles complete steps, between calls of `after`. Writes into the folder `profile` of the run.
 
-    Nothing that fails here ends a run: it is a note.
+    A failure in here becomes a note and never ends the run.
     """
 
     def __init__(self, directory: Path, emit: Emit, *, steps: int = 0, skipped: int = 1) -> None:

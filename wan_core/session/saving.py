@@ -159,7 +159,7 @@ class Saver:
     def look(self, saved: SavedStep, experts: Experts) -> CheckpointSaved:
         """Returns the event of a saved step: the norm of its update per block, and names that ComfyUI would ignore.
 
-        Warns of such names, and of a LoRA that does not move.
+        Warns of such names, and of a LoRA that hardly changes.
         """
         updates: dict[str, float] = {}
         modules: int | None = None
@@ -169,7 +169,7 @@ class Saver:
                 continue
             try:
                 found = look_at_lora(file, expert.run.file.weights)
-            except (OSError, CheckpointError) as error:  # the save itself verified, so the run continues
+            except (OSError, CheckpointError) as error:  # the save was verified before, so the run continues
                 _log.warning("saved step %d could not be looked at: %s", saved.step, error)
                 continue
             said = expert_setting(expert.name)

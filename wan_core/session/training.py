@@ -137,7 +137,7 @@ class Training:
         self.profiler.after(step)
         before, self._counted = self._counted, step
 
-        def reached(every: int) -> bool:  # experts at the same time make two steps of the run
+        def reached(every: int) -> bool:  # one call advances the run by two steps where experts train at the same time
             return bool(every) and step // every > before // every
 
         if reached(train.save_every_n_steps):

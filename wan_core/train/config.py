@@ -135,7 +135,7 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
         "it needs triton. Turn it on for long runs.",
         counts="changed",
     )
-    # memory against time; neither changes a number
+    # These four trade memory for time and do not change results.
     checkpointing_policy: str = _memory_setting(
         "auto",
         "Activations of a block that gradient checkpointing keeps in addition to its input. auto: attn_output if it "

@@ -23,8 +23,8 @@ class UpdateConfig(Config):
 
     steps: int = setting(
         1500,
-        "Optimizer steps of the complete run. 1500 suits 10 to 30 clips. Raise it, also after the end, when previews "
-        "still improve.",
+        "Optimizer steps of the complete run. 1500 suits 10 to 30 clips. Raise it when previews still improve: Run "
+        "then resumes, also after the run has ended.",
         low=1,
         high=10_000_000,
         counts="never",

@@ -16,7 +16,7 @@ export class FindBar {
       "aria-label": t("Find runs by name or setting"),
       oninput: changed,
     });
-    /** Over what is below while the field has the focus: nothing moves when it is left. */
+    /** Lies over the table head while the field has the focus, so that nothing moves when the focus leaves. */
     this.hint = element("p", { class: "wan-find-help", role: "status" });
     this.state = element(
       "select",
@@ -29,7 +29,6 @@ export class FindBar {
       "div",
       { class: "wan-found", role: "search" },
       this.find,
-      this.hint,
       this.state,
       toggle(
         t("Group by name"),
@@ -40,6 +39,7 @@ export class FindBar {
       button("CSV", t("Save the table as a CSV file"), saveTable),
       this.count,
       element("span", { class: "wan-count" }, t("tick to compare")),
+      this.hint,
     );
   }
 

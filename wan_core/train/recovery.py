@@ -36,7 +36,7 @@ class Streak:
     """Counts consecutive steps that were not finite; meanwhile the weights may be unusable."""
 
     def __init__(self, limit: int, emit: Emit) -> None:
-        """`limit`: consecutive steps that end the run."""
+        """`limit`: consecutive bad steps that end the run."""
         self.length = 0
         self._limit, self._emit = limit, emit
 

@@ -264,7 +264,6 @@ def test_the_panel(bare: Any, smoke: dict[str, Any]) -> None:
     made_up_runs(bare.server.base).serve(bare.page)
     try:
         show_run(bare, smoke, "dark", vue=False)
-        save([panel_picture(bare, 900, 500)], "panel_wide.png")
         sizes = [panel_picture(bare, 320, 500), panel_picture(bare, 440, 500)]
         show_run(bare, smoke, "light", vue=True)
         save([*sizes, panel_picture(bare, 440, 500)], "panel.png")

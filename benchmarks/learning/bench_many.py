@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 from learning.bench_file import FAILED, STEPS, DuplicateError, Line, ResultFile, claimed
 from learning.bench_plan import Plan
 
+from wan_core.errors import Stopped
+
 if TYPE_CHECKING:
     from learning.bench_cell import BenchStudy
 
@@ -44,6 +46,8 @@ def run_one(study: BenchStudy, results: ResultFile, work: Path, cell: Line, abou
         try:
             found = study.steps_cell(cell) if cell["kind"] == STEPS else study.cell(cell)
             line = cell | found | about
+        except Stopped:  # a signal, which a trainer answers between two steps
+            raise
         except Exception as error:  # whatever a setting does: the others go on
             traceback.print_exc()
             line = cell | about | {"kind": FAILED, "failed": cell["kind"], "error": f"{type(error).__name__}: {error}"}

@@ -100,7 +100,7 @@ def _rank_environment(outside: Mapping[str, str]) -> dict[str, str]:
     from ..cache import ENCODING
 
     found = dict(outside)
-    found.pop("PYTHONSAFEPATH", None)  # set by our own door; main.py imports what lies around it
+    found.pop("PYTHONSAFEPATH", None)  # set by launch.py; main.py imports modules of its own folder
     if "LOCAL_RANK" in outside:
         number = int(outside["LOCAL_RANK"])
         cards = [card for card in outside.get(_CARDS, "").split(",") if card]

@@ -1,4 +1,4 @@
-"""A linear that runs only for the way back through it: the values it would return are never read.
+"""A linear that runs only for its backward pass: the values it would return are never read.
 
 The last product of a block is one when checkpointing runs the block again. The next block has its output already, and
 a sum with a frozen gate needs for its gradients only where the gradient comes from, not what was added.

@@ -82,7 +82,7 @@ class Fused:
         self._ready = {one for one in self._ready if device not in (None, one[0]) or kind not in (None, one[1])}
 
     def _run(self, *inputs: Any) -> Any:
-        # One graph with and without gradients: a caller has its own way back. A float is given as text, which the
+        # One graph with and without gradients: a caller has its own backward pass. A float is given as text, which the
         # compiler takes as a constant; a number would be one more tensor.
         plain = [
             one.detach() if isinstance(one, Tensor) else repr(one) if isinstance(one, float) else one for one in inputs

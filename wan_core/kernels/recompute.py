@@ -56,7 +56,7 @@ _top_hooks: Callable[[bool], object] | None = getattr(torch._C._autograd, "_top_
 
 
 class _Unsaved:
-    """Stands for the context of an autograd function that is not walked back."""
+    """In place of the context of an autograd function that has no backward pass."""
 
     def save_for_backward(self, *_: object) -> None: ...
 

@@ -1,7 +1,7 @@
 """Ring attention: own queries meet the keys and values of all ranks, which go round from rank to rank.
 
 Each rank attends to one part of the keys at a time; results are merged by their log-sum-exp, in float32 at least.
-On the way back keys and values go round once more, and their gradients with them, in float32 too.
+In the backward pass keys and values go round again, with their gradients, in float32 too.
 Shapes: B batch, n own tokens, H heads, d head_dim. All heads stay on each rank, so their number need not divide.
 """
 

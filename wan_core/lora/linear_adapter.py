@@ -52,7 +52,7 @@ class AdaptedLinear(nn.Module):
     def together(self, layers: Sequence[nn.Module], x: Tensor, names: Sequence[str]) -> tuple[Tensor, ...] | None:
         """Returns the outputs of these layers, this one among them, for one x (..., in), where all are one node;
         `names`: of the activations."""
-        if torch.compiler.is_compiling():  # compiled LoRAs stay separate nodes, and the compiler cannot trace a list of OneLora
+        if torch.compiler.is_compiling():  # compiled LoRAs stay separate nodes
             return None
         adapters = [layer.adapter for layer in layers if isinstance(layer, AdaptedLinear)]
         if len(adapters) < len(layers) or any(adapter.bypassed for adapter in adapters):

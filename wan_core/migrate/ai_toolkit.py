@@ -116,7 +116,7 @@ _MODEL = (
 )  # fmt: skip
 _SAMPLE = (
     Key("sample_every", "TrainLoRA.preview_every_n_steps", kind=int, own=100),
-    Key("prompts samples", "WanPreviewSettings.prompts", "own sizes stand behind each", kind=object, read=to.prompts),
+    Key("prompts samples", "WanPreviewSettings.prompts", "each with its own size", kind=object, read=to.prompts),
     Key("neg", "WanPreviewSettings.negative_prompt", kind=object, read=to.negative),
     Key("width", "WanPreviewSettings.width", kind=int, own=512),
     Key("height", "WanPreviewSettings.height", kind=int, own=512),

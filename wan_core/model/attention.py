@@ -96,7 +96,7 @@ class WanSelfAttention(WanAttention):
     def _attend_together(self, seat: TokenSeat, x: Tensor, rope_cos: Tensor, rope_sin: Tensor) -> Tensor:
         """Attends to the tokens of all copies, for own tokens x (B, n, D).
 
-        Values are on their way while queries and keys are made, and queries while keys are. On the way back the
+        Values are on their way while queries and keys are made, and queries while keys are. In the backward pass the
         gradients of queries and values are, while that of keys goes through their linear.
         """
         with naming("value_proj"):
@@ -114,7 +114,7 @@ class WanSelfAttention(WanAttention):
         last = seat.send(key)
         all_values, queries, keys = seat.receive(value), seat.receive(sent), seat.receive(last)
         with naming("attn_output"):
-            # A card may have no head; the way back through queries, keys and values is that of all cards.
+            # A card may have no head; the backward pass through queries, keys and values is that of all cards.
             some = queries.shape[2] > 0
             attended = self._attend(queries, keys, all_values) if some else (queries + keys + all_values).flatten(2)
         return seat.to_tokens(attended.unflatten(-1, queries.shape[2:]), last).flatten(2)

@@ -45,10 +45,7 @@ class Constants(NamedTuple):
     """(B, M, D) compute dtype; None for variants without image tokens"""
 
     def declared(self, numerics: Numerics) -> Constants:
-        """Returns them in the dtypes written above.
-
-        They are so already, unless a sharding wrapper has cast them on their way.
-        """
+        """Returns the tensors in the dtypes above, which differ only where a sharding wrapper has cast them."""
         time_rows, text, rope_cos, rope_sin, image = self
         image = None if image is None else image.to(numerics.compute)
         modulation, compute, rope = numerics.modulation, numerics.compute, numerics.rope
@@ -78,7 +75,7 @@ class _Layer(nn.Module):
     holds_values = True
     """Whether the second stage keeps its dequantized weights from the first chunk to the last"""
     output_is_read = False
-    """Whether the layer's own way back reads what its feed-forward made"""
+    """Whether the backward pass of the layer reads the output of its feed-forward"""
 
     def __init__(self, shape: WanShape, numerics: Numerics) -> None:
         super().__init__()

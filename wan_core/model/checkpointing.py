@@ -175,7 +175,7 @@ def _added(sums: list[Tensor | None], leaves: Sequence[Tensor]) -> list[Tensor |
 
 
 def _backward(ends: list[tuple[Tensor, Tensor]]) -> None:
-    """Walks back from values (any shape) whose gradients are given.
+    """Runs the backward pass from values (any shape) whose gradients are given.
 
     By the engine itself: `torch.autograd.backward` first compares sizes by symbolic shapes, whose import (sympy) is 0.3
     CPU seconds of every start.

@@ -51,7 +51,7 @@ class Conditioning:
     camera: Tensor | None = None
     """(B, 24, F, 8 H, 8 W) Pluecker rays at pixel size, four frames folded into channels (Fun-Control-Camera)"""
     context: tuple[Tensor, ...] = ()
-    """clean latents (B, C, F_i, H_i, W_i), even sides, whose tokens stand behind those of the video (Bernini-R): source
+    """clean latents (B, C, F_i, H_i, W_i), even sides, whose tokens follow those of the video (Bernini-R): source
     video, reference video, reference images; the place in the tuple, from 1, is the rotary id"""
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Conditioning:

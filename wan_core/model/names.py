@@ -22,11 +22,11 @@ ACTIVATIONS = (
 """In the order of the block. query_proj, key_proj, value_proj: linears of self-attention; xq_out, xk_out: queries and
 keys after norm and rotation; attn_output: what attention returns; self_attn: after its output linear; cross_attn: all
 of cross-attention but its keys and values; ffn_activation: first feed-forward linear and GELU; hidden_states: the
-block's output, which the way back reads in VACE's second stream alone. Names of MaxDiffusion's remat policies; xq_out
-and xk_out stand in its options only."""
+block's output, which the backward pass reads in VACE's second stream alone. Names of MaxDiffusion's remat policies;
+xq_out and xk_out are in its options only."""
 
 UNREAD = "unread"
-"""Stands in place of a name where the way back reads nothing of what is made: no policy keeps it"""
+"""in place of a name where the backward pass does not read the activation: no policy keeps it"""
 
 
 class _Listening(threading.local):

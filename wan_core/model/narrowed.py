@@ -32,7 +32,7 @@ class Gradients:
 
     @torch.no_grad()
     def gather(self) -> None:
-        """Adds what one walk back left in the matrices to `.grad` of the parameters; call it after each walk."""
+        """Adds the gradients in the matrices to `.grad` of the parameters; call it after each backward pass."""
         reached = [(p, leaf, leaf.grad) for p, leaf in self._leaves if leaf.grad is not None]
         if not reached:
             return

@@ -158,7 +158,7 @@ class Passage(NamedTuple):
             if self.regroup is not None:
                 return self.regroup.to_owners(some, all_of_them)
             found = sent(all_of_them, some.device).clone()
-            found[:, sent(self.kept, some.device)] = some  # index_copy would keep `some` for the way back
+            found[:, sent(self.kept, some.device)] = some  # index_copy would keep `some` for the backward pass
             return found
 
         tokens = whole(streams.tokens, before.tokens)
@@ -205,7 +205,7 @@ class Routing:
             self._now = passage._replace(kept=move(passage.kept)), before
 
     def behind(self, layer: int, streams: Streams) -> Streams:
-        """Returns what stands behind the layer of that number."""
+        """Returns what follows the layer of that number."""
         if self._now is None or self._now[0].last != layer:
             return streams
         (passage, before), self._now = self._now, None

@@ -39,8 +39,8 @@ class Stages(NamedTuple):
     hold: Callable[[], AbstractContextManager[None]] = nullcontext
     """inside, what the second stage dequantizes is kept for the next chunk"""
     again: Callable[..., Tensor | tuple[Tensor, ...]] | None = None
-    """`rest` of a layer that is walked back next: the same graph, whose first result nobody reads, and which may
-    overwrite the tokens on its way back; None: `rest`"""
+    """`rest` of a layer whose backward pass comes next: the same graph, whose first result is not read, and whose
+    backward pass may overwrite the tokens; None: `rest`"""
     keep: Callable[[], AbstractContextManager[None]] = nullcontext
     """inside, what both stages make of small weights is kept from the first to the last"""
 

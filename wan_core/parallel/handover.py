@@ -89,7 +89,7 @@ class Handover:
         return received
 
     def returned(self) -> None:
-        """The next stage has walked back."""
+        """The next stage has run its backward pass."""
         leaves = [*self._leaves.values()]
         self._came_back = self._bridge.mark(leaves[0].device) if leaves else None
 

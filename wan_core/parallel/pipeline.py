@@ -47,7 +47,7 @@ def stages_of(placement: Placement) -> tuple[Stage, ...]:
 
 
 def under_way(placement: Placement, micro_batches: int) -> tuple[float, ...]:
-    """Returns how many micro-batches each device of a split keeps for their way back at most, in the order of
+    """Returns how many micro-batches each device of a split keeps for their backward pass at most, in the order of
     `placement.devices`; () where the cards take turns."""
     stages = stages_of(placement)
     if len(placement.devices) < 2 or micro_batches < 2:
@@ -69,7 +69,7 @@ class MicroBatches(Protocol):
         ...
 
     def end(self, micro: int, predicted: Tensor) -> Tensor | None:
-        """Returns the scalar to walk back from, on the last card, or None in a pass without a way back.
+        """Returns the scalar whose backward pass is run, on the last card; None in a pass without gradients.
 
         `predicted`: (B, C, F, H, W).
         """

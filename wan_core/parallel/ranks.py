@@ -1,7 +1,7 @@
-"""Context parallel: ranks that run a part of the tokens of one clip each; together they are one pass.
+"""Context parallel: several ranks train one clip, each a part of its tokens.
 
-Tokens are shared out as between the copies of one process (`tokens.py`); what goes between them goes by
-torch.distributed. Each rank has the loss of all tokens, from the same clip and noise, and walks back its own.
+Tokens are split as between the copies of one process (`tokens.py`) and exchanged through torch.distributed. Each rank
+computes the loss of all tokens, from the same clip and noise, and runs the backward pass of its own.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def sent_bytes(
 
     `tokens`: of all cards and clips, through each layer; `again`: the sum for layers that are recomputed; `width`: of
     the model; `value_bytes`: of a value of queries, keys and values. All-to-all sends queries, keys, values and what is
-    attended to, but for the card's own share; ring sends keys and values to every other card, and on the way back
+    attended to, but for the card's own share; ring sends keys and values to every other card, and in the backward pass
     their gradients in float32 (float64 of float64). Both send all of it again where a layer is
     recomputed.
     """

@@ -3,7 +3,7 @@
 Parts and heads are shared out equally, or in proportions such as the speeds of the cards.
 
 Each copy has a host thread of its own, the first one that of the caller: a copy waits in the middle of its pass for
-what the others send, on the way back too, where torch walks the graph of one card without a pause. Copies meet in
+what the others send, in the backward pass too, where torch walks the graph of one card without a pause. Copies meet in
 self-attention alone (`model/heads.py`); embeddings, text and what else is no token are computed on every card. Adapters
 are copies of those of the first card, which an optimizer knows: their values go out before a step, their gradients are
 summed once a step. What samples runs on the first card alone, as it may change a model in place.
@@ -80,7 +80,7 @@ class _Pass:
         return whole
 
     def backward(self, gradient: Tensor) -> None:
-        """Walks back the graphs of all copies, from the gradient (B, N, C) of what `forward` returned."""
+        """Runs the backward pass of all copies, from the gradient (B, N, C) of what `forward` returned."""
         own = [sent(gradient.index_select(1, sent(at, gradient.device)), at.device) for at in self.places]
         patches, self.patches = self.patches, []
         self.team.run(lambda number, _model: torch.autograd.backward(patches[number], own[number]), grads=True)
@@ -236,7 +236,7 @@ class _Raised:
 
 
 class _Together(torch.autograd.Function):
-    """All copies as one node of the caller's graph; each has a graph of its own below, walked back by its thread."""
+    """All copies as one node of the caller's graph; each has its own graph and a thread for its backward pass."""
 
     @staticmethod
     def forward(ctx: Any, made: _Pass, inputs: list[_Inputs], _anchor: Tensor) -> Tensor:

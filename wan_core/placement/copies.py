@@ -220,7 +220,7 @@ class PlainPeers:
 class CudaPeers:
     """Copies on two streams for each pair of cards and direction: torch orders a copy behind one on either card.
 
-    Streams of their own, so that both directions of a link run at once, and neither stands behind computing.
+    Streams of their own, so that both directions of a link run at once, and neither waits for computing.
     """
 
     def __init__(self, device: torch.device) -> None:

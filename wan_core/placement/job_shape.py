@@ -45,8 +45,8 @@ class JobShape:
     sharers: int = 1
     """how many processes of the machine have the swapped weights together (shared.py)"""
     under_way: tuple[float, ...] = ()
-    """of a split whose cards work at once: the micro-batches that each device keeps for their way back, at most, in
-    the order of `placement.devices`; () where one is walked back before the next begins"""
+    """of a split whose cards work at once: the micro-batches that each device keeps for the backward pass, at most,
+    in the order of `placement.devices`; () where a backward pass ends before the next micro-batch begins"""
     sharders: int = 1
     """how many processes hold a part of each block and gather it while it runs (parallel/sharded.py)"""
     parts: int = 1
@@ -104,7 +104,7 @@ class JobShape:
         return tuple(map(found.index, found))
 
     def walks(self, layer: int) -> bool:
-        """Returns whether a layer of the main stream is walked back: it has adapters, or stands behind some."""
+        """Returns whether a layer of the main stream has a backward pass: it has adapters, or an earlier layer does."""
         return layer >= self._first_walked
 
     @cached_property

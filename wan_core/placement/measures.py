@@ -30,7 +30,7 @@ class MemoryMeasures(Config):
 
     in_turn: bool = False
     """the cards of a split model work one after the other, though there are micro-batches for all: fewer of them wait
-    on a card for their way back"""
+    on a card for their backward pass"""
 
     def stronger(self, blocks: int, *, split: bool = False) -> MemoryMeasures | None:
         """Returns the next stronger measures for a model of `blocks` blocks; None where these are the strongest.

@@ -25,7 +25,7 @@ class _Lane:
     copier: Copies
     ring: Ring
     places: list[KeptTensors]
-    """what passes keep that have not been walked back yet, each in a place of its own; none where inputs stay"""
+    """what passes keep until their backward pass, each in a place of its own; none where inputs stay"""
     now: int = 0
     """the place of the pass that runs"""
     returns: bool = False
@@ -118,7 +118,7 @@ class BlockOffload:
         return offload
 
     def keep_in(self, device: torch.device, place: int) -> None:
-        """Lets what the next pass on `device` keeps lie in that place: passes are walked back one by one, and each
+        """Lets what the next pass on `device` keeps lie in that place: their backward passes run one by one, and each
         place is a stack. Places are counted from 0; a new one takes host memory once it is used."""
         lane = self._lanes.get(device)
         if lane is None or not lane.places:

@@ -26,7 +26,7 @@ while it runs, three to four GiB at 49 frames (docs/use/memory.md)"""
 class Placement:
     """Device of every block; the head lives on the last one, everything else on the first.
 
-    So a pass ends where its last block ran, and its loss can be walked back from there at once.
+    So a pass ends where its last block ran, and its backward pass can start there at once.
     """
 
     block_devices: tuple[torch.device, ...]

@@ -1,7 +1,7 @@
 """The trace of a step whose layers differ: in the tokens they see, and in their adapters.
 
 It is put together of traces in which all layers are the same. Tokens that skip a route's layers wait in memory, and so
-does its gradient on the way back. Layers before the first one with adapters keep nothing.
+does its gradient in the backward pass. Layers before the first one with adapters keep nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Layer(NamedTuple):
     adapt: Callable[[nn.Module], None]
     """adapts a model whose layers are all like this one"""
     walked: bool = True
-    """False: it stands before the first layer that has adapters, so nothing is kept and it is not walked back"""
+    """False: it is before the first layer with adapters, so nothing is kept and there is no backward pass"""
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class _Kind:
     """Layers that see equally many tokens and have the same adapters: bytes."""
 
     kept: int
-    """of one layer, for the backward pass"""
+    """what one layer keeps for the backward pass"""
     kept_second: int
-    """of a layer of VACE's second stream"""
+    """the same, of a layer of VACE's second stream"""
     forward: int
     """the most that such a layer takes in addition to kept tensors"""
     backward: int

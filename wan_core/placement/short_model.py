@@ -63,7 +63,7 @@ class StepShape:
 class InFlight:
     """Holds on the device what an offload with copies in flight holds there: see `placement/offload.py`.
 
-    On the way out the newest input, whose copy runs; on the way back the one in use and the one before it.
+    In the forward pass the newest input, whose copy runs; in the backward pass the one in use and the one before it.
     """
 
     holds_values = True

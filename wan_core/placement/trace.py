@@ -107,9 +107,9 @@ class StepTrace:
     forward: int
     """the peak while the blocks run"""
     head: int
-    """the peak of head, loss, and the head's way back"""
+    """the peak of head, loss, and the head's backward pass"""
     backward: int
-    """the peak while the blocks are walked back"""
+    """the peak in the backward pass of the blocks"""
     host: int = 0
     """what is kept in host memory, as far as a policy keeps some there"""
     of_block: int = 0
@@ -118,7 +118,7 @@ class StepTrace:
     of_unchecked: int = 0
     """what the last block keeps that is not computed again; 0 where there is none"""
     backward_unchecked: int = 0
-    """the peak while blocks that are not computed again are walked back; `backward` is the peak after them"""
+    """the peak in the backward pass of blocks without checkpointing; `backward` is the peak after them"""
 
     @property
     def step(self) -> int:
@@ -162,7 +162,7 @@ def traced_step(
 ) -> StepTrace:
     """Returns the trace of a step of `step` where `layers` of the main stream lie on one device with all else.
 
-    `adapt(model)` injects the adapters, the same into each layer; where there are none, the layers stand behind some
+    `adapt(model)` injects the adapters, the same into each layer; where there are none, the layers follow some
     that have. `recomputing.unchecked` counts among these layers. With `offloaded`, inputs of
     blocks are offloaded to host memory between the passes. `unpacking`: of quantized blocks.
     """
@@ -272,7 +272,7 @@ class _Marks:
     def __init__(
         self, meter: StorageMeter, offload: NoOffload | InFlight, *, first_unchecked: int, behind: bool
     ) -> None:
-        """`behind`: the blocks stand behind others that have adapters, so their input has a gradient."""
+        """`behind`: the blocks follow others that have adapters, so their input has a gradient."""
         self._meter, self._offload, self._first_unchecked, self._behind = meter, offload, first_unchecked, behind
         self.found: dict[str, int] = {}
         self.between: list[tuple[int, int]] = []
@@ -298,7 +298,7 @@ class _Marks:
         self._start = None
         self.found["kept"] = self._meter.live
         self.end("forward")
-        # Called when the gradient of these tokens is known: the head is walked back, the blocks come next.
+        # Called when the gradient of these tokens is known: the head is done, the blocks come next.
         tokens.register_hook(lambda _gradient: self.end("head"))
         return tokens, time
 

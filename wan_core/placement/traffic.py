@@ -129,11 +129,11 @@ def _counts(model: WanTransformer, step: StepShape) -> _Counts:
 class _LastApart(StayHere):
     """A carrier that carries nothing, and has the last block of the main stream counted by itself.
 
-    Autograd walks what ran last first, so the way back of a block ends where the gradient of its input is known.
+    Autograd begins with what ran last, so the backward pass of a block ends where the gradient of its input is known.
     """
 
     def __init__(self, counting: Counting, last: int, *, behind: bool) -> None:
-        """`behind`: the blocks stand behind others that have adapters, so their input has a gradient."""
+        """`behind`: the blocks follow others that have adapters, so their input has a gradient."""
         self.last, self.others = (StepTraffic(Traffic(), Traffic()) for _ in range(2))
         self._counting, self._number, self._behind_others = counting, last, behind
         self.begin(self.others.forward)

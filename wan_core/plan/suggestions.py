@@ -1,4 +1,4 @@
-"""Finds what would make a job fit that does not: each is planned again, so that nothing is offered that fails too."""
+"""Finds settings with which a job that does not fit would fit; each is planned, so none is offered that fails too."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class QuantizedLinear(nn.Linear):
         return self._run(input, read=True)
 
     def unread(self, input: Tensor) -> Tensor:
-        """Does what `forward` does for the way back alone: without the product (`kernels/backward_only.py`)."""
+        """Does what `forward` does for the backward pass alone: without the product (`kernels/backward_only.py`)."""
         return self._run(input, read=False)
 
     def input_gradient(self, gradient: Tensor, more: Tensor | None = None) -> Tensor:

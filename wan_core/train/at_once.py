@@ -126,7 +126,7 @@ class _BasePasses(_Passes):
 
 
 class _TrainedPasses(_Passes):
-    """Passes that are walked back."""
+    """Passes with a backward pass."""
 
     def __init__(
         self, *of_step: Any, bases: dict[int, Tensor], report: StepReport, scale: LossScale, last: torch.device

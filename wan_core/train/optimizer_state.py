@@ -103,7 +103,7 @@ class AdapterOptimizer:
         finally:
             self._take_now()
             leave()
-            restore(self._parameters, trained)  # the optimizer's own way back rounds
+            restore(self._parameters, trained)  # the optimizer's own switch back rounds
 
     def state(self) -> dict[str, Tensor]:
         """Returns the state as CPU copies.

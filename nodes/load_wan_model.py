@@ -248,6 +248,11 @@ def describe(file: WanFile, plan: ModelPlan) -> list[str]:
         lines.append("Its name does not say which expert it is: set variant here, or expert in Train Wan LoRA.")
     if variant.candidates:
         lines.append(f"Its shapes would also fit {', '.join(variant.candidates)}; set variant if auto chose wrong.")
+    if variant.family.context:
+        lines.append(
+            "Bernini-R has the same files: on clips with context (clip_source.mp4, clip_ref1.png, or "
+            "BerniniConditioning) it is trained as that."
+        )
     return lines
 
 

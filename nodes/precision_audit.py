@@ -65,7 +65,7 @@ class PrecisionAudit(io.ComfyNode):
         run = RunConfig(
             run_name="precision_audit",
             model=model.plan,
-            data=DataConfig(fingerprint=cache.fingerprint, num_items=len(cache.cache_set.items)),
+            data=DataConfig.of(cache.fingerprint, cache.cache_set),
         ).with_digests(folders.roots())
         directory = _folder(run, config)
         progress = NodeProgress(cls.hidden.unique_id, button := CancelButton(), pictures=False)

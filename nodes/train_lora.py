@@ -186,7 +186,7 @@ class TrainLoRA(io.ComfyNode):
         **widgets: Any,
     ) -> io.NodeOutput:
         requested = RequestedJob(model, settings, vae is not None, {**widgets, "run_name": run_name})
-        config = requested.config(DataConfig(fingerprint=cache.fingerprint, num_items=len(cache.cache_set.items)))
+        config = requested.config(DataConfig.of(cache.fingerprint, cache.cache_set))
         train = with_clip_values(config.train, cache.cache_set, config.model.placement.batches)
         config = with_mode(replace(config, train=train, preview=validation), folders.roots(), cache.cache_set)
         preview = RequestedTraining(config.model, config.lora, config.train, validation).sized(cache.cache_set)

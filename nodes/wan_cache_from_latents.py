@@ -8,10 +8,10 @@ from typing import Any
 from comfy import model_management as mm
 from comfy_api.latest import io
 
-from ..wan_core.cache import LatentCache
+from ..wan_core.cache import LatentCache, context_note
 from ..wan_core.importers import PromptKeys, store_clips, store_text
 from .bridge import folders
-from .bridge.core_tensors import read_clips, text_features
+from .bridge.core_tensors import kind_given, read_clips, text_features
 from .bridge.handed import cache_state, hand_cache
 from .bridge.interrupts import stops_become_interrupts
 from .bridge.sockets import is_linked, prompt_key, wants_clip
@@ -44,7 +44,7 @@ class WanCacheFromLatents(io.ComfyNode):
                 io.Conditioning.Input(
                     "conditioning",
                     tooltip="A list, one for each latent, from CLIPTextEncode with umT5. For an image-to-video model, "
-                    "through WanImageToVideo.",
+                    "through WanImageToVideo; for Bernini-R, through BerniniConditioning.",
                 ),
                 io.Clip.Input(
                     "clip",
@@ -107,7 +107,7 @@ class WanCacheFromLatents(io.ComfyNode):
                     cls._key_of("empty", empty[0], clip[0], cache), cls._key_of("negative", negative[0], clip[0], cache)
                 ),
                 space=variant.latents,
-                kind=variant.conditioning,
+                kind=kind_given(conditioning, variant),
                 fps=variant.fps,
                 should_stop=mm.processing_interrupted,
             )
@@ -116,6 +116,8 @@ class WanCacheFromLatents(io.ComfyNode):
             f"latents: {report.latents_encoded} normalised and stored, {report.latents_reused} there already\n"
             f"texts: {report.texts_encoded} stored, {report.texts_reused} there already"
         )
+        if note := context_note(cache_set):
+            text += f"\n{note}"
         handle = hand_cache(report, cache_set)
         return io.NodeOutput(handle, text, ui={"text": [text]})
 

@@ -118,6 +118,8 @@ class Family:
     """latent space, if it distinguishes the family from one with equal conditioning"""
     conditioning: str = "none"
     """a `model.ConditionKind`: model inputs, and companion files of its dataset"""
+    context: bool = False
+    """reads in-context streams where clips have them: Bernini-R, whose files are those of text-to-video"""
     any_channels: bool = False
     """accepts files with an unknown number of condition channels"""
     streams: tuple[str, ...] = ("blocks",)
@@ -147,9 +149,10 @@ FAMILIES = (
         models=(
             Model(name="2.1 T2V-1.3B", dim=1536),
             Model(name="2.1 T2V-14B", dim=5120),
-            Model(name="2.2 T2V-A14B", dim=5120, words=("2[._]?2|a14b",), pair=True),
+            Model(name="2.2 T2V-A14B", dim=5120, words=("2[._]?2|a14b|bernini",), pair=True),
         ),
         latents="wan2.1",
+        context=True,
         pair=Pair(0.875, 12.0, Template("video_wan2_2_14B_t2v", 20, 3.5, 5.0, _PAIR_SIZE, "euler", official=_T2V_PAIR)),
         template=Template("text_to_video_wan", 30, 6.0, 8.0, (832, 480, 33)),
     ),

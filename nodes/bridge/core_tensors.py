@@ -7,6 +7,7 @@ where a frame is given.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,9 +16,19 @@ from torch import Tensor
 from ...wan_core.checkpoint import WanVariant
 from ...wan_core.errors import DatasetError
 from ...wan_core.importers import TensorClip, checked_text
+from ...wan_core.model import ConditionKind, condition_named
+from ...wan_core.model.conditioning import STREAMS
 from .sockets import ordinary
 
 _MASK_CHANNELS = 4
+_CONTEXT = "context_latents"
+"""the name of Bernini's streams in a CONDITIONING"""
+
+
+def kind_given(conditioning: Sequence[Any], variant: WanVariant) -> ConditionKind:
+    """Returns what `read_clips` reads for `variant`: of text-to-video context streams, where one clip has some."""
+    given = any(values.get(_CONTEXT) for cond in conditioning for _, values in cond)
+    return condition_named("context") if given and variant.family.context else variant.conditioning
 
 
 def read_clips(latents: Sequence[Any], conditioning: Sequence[Any], variant: WanVariant) -> Iterator[TensorClip]:
@@ -37,8 +48,9 @@ def read_clips(latents: Sequence[Any], conditioning: Sequence[Any], variant: Wan
             f"There are {len(raw)} latents and {len(conditioning)} texts. Give one CONDITIONING for each latent, in "
             "the same order."
         )
+    kind = kind_given(conditioning, variant)
     return (
-        _clip(clip, cond, place, f"latent {number}", variant)
+        _clip(clip, cond, place, f"latent {number}", variant, kind)
         for number, (clip, (cond, place)) in enumerate(zip(raw, texts, strict=True), 1)
     )
 
@@ -75,7 +87,9 @@ def _samples(latent: Any, number: int) -> Tensor:
     return samples
 
 
-def _clip(raw: Tensor, conditioning: Any, place: int, name: str, variant: WanVariant) -> TensorClip:
+def _clip(
+    raw: Tensor, conditioning: Any, place: int, name: str, variant: WanVariant, kind: ConditionKind
+) -> TensorClip:
     space = variant.latents
     if raw.shape[0] != space.channels:
         raise DatasetError(
@@ -83,11 +97,14 @@ def _clip(raw: Tensor, conditioning: Any, place: int, name: str, variant: WanVar
             "belongs to the model."
         )
     _, values = _entry(conditioning, name)
+    streams = values.get(_CONTEXT) or ()
+    _check_streams(streams, name, variant, kind)
+    fields = (*kind.tensors, *kind.optional[: max(len(streams) - 1, 0)])
     return TensorClip(
         latent=ordinary(space.normalise(raw.cpu())),
         text=text_features(conditioning, name),
         name=name,
-        condition={field: _READ[field](values, place, raw, name, variant) for field in variant.conditioning.tensors},
+        condition={field: _READ[field](values, place, raw, name, variant) for field in fields},
     )
 
 
@@ -167,6 +184,32 @@ def _camera(values: dict[str, Any], place: int, _raw: Tensor, name: str, variant
     return ordinary(_one(rays, place))
 
 
+def _check_streams(streams: Sequence[Tensor], name: str, variant: WanVariant, kind: ConditionKind) -> None:
+    """Refuses context streams (BerniniConditioning) that are missing, too many or not for this model."""
+    if streams and not kind.in_context:
+        raise DatasetError(
+            f"The CONDITIONING of {name} has context streams (BerniniConditioning), which {variant.name} does not "
+            "read. Choose a text-to-video model such as Bernini-R."
+        )
+    if kind.in_context and not streams:
+        raise DatasetError(
+            f"The CONDITIONING of {name} has no context streams, and others have. Send every clip through "
+            "BerniniConditioning with a source or a reference, or none."
+        )
+    if len(streams) > len(STREAMS):
+        raise DatasetError(f"{name} has {len(streams)} context streams. Give at most {len(STREAMS)}.")
+    for number, stream in enumerate(streams, 1):
+        if stream.ndim != 5 or stream.shape[1] != variant.latents.channels:
+            raise DatasetError(
+                f"Context stream {number} of {name} has shape {list(stream.shape)}; {variant.name} reads "
+                f"(batch, {variant.latents.channels}, frames, height, width). Use the VAE that belongs to the model."
+            )
+
+
+def _stream(index: int, values: dict[str, Any], place: int, _raw: Tensor, _name: str, variant: WanVariant) -> Tensor:
+    return ordinary(_normalised(_one(values[_CONTEXT][index], place), variant))
+
+
 def _references(values: dict[str, Any], place: int, _raw: Tensor, name: str, variant: WanVariant) -> Tensor:
     images = _scail(values, "reference_latents", "reference_image", name, variant)
     return ordinary(torch.cat([_normalised(_one(image, place), variant) for image in images], dim=1))
@@ -211,6 +254,7 @@ _READ = {
     "reference_masks": _reference_masks,
     "pose_masks": _pose_masks,
     "replaces": _replaces,
+    **{stream: partial(_stream, index) for index, stream in enumerate(STREAMS)},
 }
 
 

@@ -104,7 +104,7 @@ def chosen_elsewhere(model: ModelHandle, force_rate: float, settings: DatasetSet
     return {
         "fps": force_rate or model.variant.fps,
         "size_multiple": model.variant.size_multiple,
-        "conditioning": model.variant.conditioning.name,
+        "conditioning": "context" if model.variant.family.context else model.variant.conditioning.name,
         **dict(settings.values if settings is not None else ()),
     }
 

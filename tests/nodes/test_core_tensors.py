@@ -171,6 +171,55 @@ def test_a_missing_stream_of_scail_is_refused_by_the_input_to_wire(core: Any, ke
         list(core.read_clips([{"samples": drawn(1, 16, 3, 8, 12)}], [conditioning(**values)], variant))
 
 
+def test_context_streams_are_what_the_sampler_puts_behind_the_video(core: Any, models: Any) -> None:
+    variant, theirs = models("wan_tiny_t2v")
+    raw = {"samples": drawn(2, 16, 3, 4, 6)}
+    streams = [drawn(1, 16, 3, 4, 6, seed=1), drawn(2, 16, 1, 4, 8, seed=2)]
+    given = [conditioning(context_latents=streams)]
+    clips = list(core.read_clips([raw], given, variant))
+    assert core.kind_given(given, variant).name == "context"
+    for place, clip in enumerate(clips):
+        assert list(clip.condition) == ["context.1", "context.2"]
+        for stream, found in zip(streams, clip.condition.values(), strict=True):
+            expected = theirs.process_latent_in(stream)[min(place, len(stream) - 1)]
+            torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-6)
+    refused: list[tuple[str, list[Any], str]] = [
+        ("wan_tiny_t2v", [given[0], conditioning()], "latent 2 has no context streams, and others have"),
+        ("wan_tiny_t2v", [conditioning(context_latents=[drawn(1, 48, 1, 4, 6)])], r"reads \(batch, 16, frames"),
+        ("wan_tiny_t2v", [conditioning(context_latents=streams * 6)], "12 context streams. Give at most 10"),
+        ("wan_tiny_i2v", [conditioning(concat_latent_image=drawn(1, 16, 1, 4, 6), context_latents=streams)],
+         "which 2.2 I2V.* does not read"),
+    ]  # fmt: skip
+    for name, texts, said in refused:
+        latents = [{"samples": drawn(1, 16, 1, 4, 6)}] * len(texts)
+        with pytest.raises(ValueError, match=said):
+            list(core.read_clips(latents, texts, models(name)[0]))
+
+
+def test_the_streams_of_bernini_conditioning_are_cached_as_the_sampler_is_given_them(core: Any, models: Any) -> None:
+    """Of ComfyUI 0.33; references of a folder have the sizes that it chooses (tests/wan_core/dataset)."""
+    bernini = pytest.importorskip("comfy_extras.nodes_bernini", reason="this ComfyUI has no BerniniConditioning")
+    variant, theirs = models("wan_tiny_t2v")
+    seen: list[tuple[int, ...]] = []
+
+    def encode(pixels: torch.Tensor) -> torch.Tensor:
+        seen.append(tuple(pixels.shape[:3]))
+        frames, height, width = (len(pixels) + 3) // 4, pixels.shape[1] // 8, pixels.shape[2] // 8
+        return drawn(1, 16, frames, height, width, seed=len(seen))
+
+    made = bernini.BerniniConditioning.execute(
+        *(conditioning(), conditioning(), SimpleNamespace(encode=encode), 48, 32, 9, 1),
+        source_video=drawn(9, 64, 96, 3).sigmoid(),
+        reference_video=drawn(7, 40, 96, 3).sigmoid(),
+        reference_images={"reference_image_0": drawn(1, 848, 1696, 3).sigmoid()},
+    )
+    assert seen == [(9, 32, 48), (7, 32, 96), (1, 416, 848)]
+    (clip,) = core.read_clips([{"samples": drawn(1, 16, 3, 4, 6)}], [made.result[0]], variant)
+    given = theirs.extra_conds(noise=drawn(1, 16, 3, 4, 6), device=torch.device("cpu"), **made.result[0][0][1])
+    for found, expected in zip(clip.condition.values(), given["context_latents"].cond, strict=True):
+        torch.testing.assert_close(found, expected[0], atol=1e-6, rtol=1e-6)
+
+
 def test_texts_go_with_latents_or_with_clips(core: Any, models: Any) -> None:
     variant, _ = models("wan_tiny_t2v")
     latents = [{"samples": drawn(2, 16, 1, 4, 6)}, {"samples": drawn(1, 16, 1, 4, 6, seed=1)}]

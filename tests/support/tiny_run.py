@@ -18,7 +18,16 @@ from wan_core.job.choose import choose_run, prepare_run
 from wan_core.job.config import DataConfig, RunConfig
 from wan_core.load import ModelPlan
 from wan_core.lora import LoraConfig
-from wan_core.model import WAN21_LATENTS, WAN22_LATENTS, ConditionKind, WanShape, WanTransformer, condition_kind
+from wan_core.model import (
+    WAN21_LATENTS,
+    WAN22_LATENTS,
+    ConditionKind,
+    WanShape,
+    WanTransformer,
+    condition_kind,
+    condition_named,
+)
+from wan_core.model.conditioning import STREAMS
 from wan_core.placement import PlacementConfig
 from wan_core.sampler import SampleConfig
 from wan_core.train import TrainConfig, expert_named
@@ -100,18 +109,21 @@ def make_roots(
     size: tuple[int, int, int] = (2, 4, 4),
     buckets: Sequence[tuple[int, int, int]] = (),
     text_rows: int = 0,
+    context: Sequence[tuple[int, int, int]] = (),
+    held_out: int = 0,
 ) -> tuple[Roots, str]:
     """Base file and cache below `root`; returns the roots and the fingerprint of the cache set.
 
     `size` is (latent frames, latent height, latent width); of several `buckets` the clips take one each, in turn.
-    A text has `text_rows` rows, or a few.
+    A text has `text_rows` rows, or a few. `context`: the sizes of the context streams of each clip. The last `held_out`
+    clips are evaluated only.
     """
     models, cache_root = root / "models", root / "runs" / "_cache"
     models.mkdir(parents=True, exist_ok=True)
     (models / "wan_tiny_t2v.safetensors").write_bytes(_file_of(shape))
     cache = LatentCache(cache_root)
     space = WAN22_LATENTS if shape.out_channels == 48 else WAN21_LATENTS
-    kind = _kind_of(shape)
+    kind = condition_named("context") if context else _kind_of(shape)
     generator = torch.Generator().manual_seed(7)
 
     def key(number: int) -> str:
@@ -134,7 +146,9 @@ def make_roots(
                 "vace": (96, frames, height, width),
                 "camera": (shape.camera_channels, frames, 8 * height, 8 * width),
             }
-            condition = {name: torch.randn(sizes[name], generator=given) for name in kind.tensors}
+            sizes |= {name: (space.channels, *one) for name, one in zip(STREAMS, context, strict=False)}
+            names = STREAMS[: len(context)] if context else kind.tensors
+            condition = {name: torch.randn(sizes[name], generator=given) for name in names}
             if "replaces" in condition:
                 condition["replaces"] = torch.ones(1)
             cache.write_condition(key(300 + index), condition)
@@ -149,12 +163,14 @@ def make_roots(
                 repeats=1,
                 name=f"clip_{index}.mp4",
                 condition_key=key(300 + index) if kind.tensors else "",
+                context=tuple(context),
             )
         )
     for number in (200, 201):
         cache.write_text(key(number), torch.randn(1, 4096, generator=generator))
     cache_set = CacheSet(
-        items=tuple(items),
+        items=tuple(items[: clips - held_out]),
+        held_out=tuple(items[clips - held_out :]),
         empty_text_key=key(200),
         negative_text_key=key(201),
         latent_space=space.name,

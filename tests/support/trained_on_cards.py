@@ -71,13 +71,16 @@ class Run:
     """of several cards"""
     shares: str = "auto"
     """of the tokens"""
+    context: tuple[tuple[int, int, int], ...] = ()
+    """sizes of context streams (Bernini-R)"""
 
     def alike(self) -> Run:
         """The run whose numbers these are: plain, on the CPU; of split tokens with as many parts."""
         names = ("gradient_accumulation_steps", "tread_routes")
         train = {name: self.train[name] for name in names if name in self.train}
         cards = self.cards if self.parts > 1 else 1
-        return replace(Run(self.scheme, train=train), mode=self.mode, cards=cards, shares=self.shares)
+        alike = Run(self.scheme, train=train, context=self.context)
+        return replace(alike, mode=self.mode, cards=cards, shares=self.shares)
 
     @property
     def parts(self) -> int:
@@ -134,6 +137,12 @@ RUNS = {
             "offload_activations": "on",
             "checkpointing_policy": "attn_output",
         },
+    ),
+    "context, two cards at once, int8, swapped": Run(
+        INT8,
+        2,
+        train={"gradient_accumulation_steps": 2, "blocks_to_swap": 4, "offload_activations": "on"},
+        context=((2, 4, 6), (1, 2, 4)),
     ),
     "two cards, fp8, everything": Run(
         FP8, 2, train={"blocks_to_swap": 4, "offload_activations": "on", "offload_optimizer": True}
@@ -214,6 +223,7 @@ def trained(folder: Path, run: Run, devices: str, hear: Callable[[Event], Any]) 
         train=train,
         size=(6, 4, 6),
         text_rows=3,
+        context=run.context,
     )  # six latent frames of 2x3 tokens
     losses: list[float] = []
 

@@ -216,8 +216,11 @@ class _Audit:
                 )
 
     def _largest(self) -> StepShape:
-        _, frames, height, width = max(map(self._shape, self._items), key=lambda s: s[1] * s[2] * s[3])
-        return StepShape(batch_size=1, latent_frames=frames, latent_height=height, latent_width=width)
+        item = max(self._items, key=self._run.cache_set.tokens)
+        _, frames, height, width = self._shape(item)
+        return StepShape(
+            batch_size=1, latent_frames=frames, latent_height=height, latent_width=width, context=item.context
+        )
 
     def _shape(self, item: CacheItem) -> tuple[int, int, int, int]:
         return self._run.cache_set.latent_shape(item)

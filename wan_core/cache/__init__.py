@@ -8,7 +8,7 @@ from __future__ import annotations
 from ..model import TEXT_LENGTH
 from .batch_reader import BatchReader
 from .batches import Batch, Batches, pad_text, stack_texts
-from .cache_set import CacheItem, CacheSet, Entry
+from .cache_set import CacheItem, CacheSet, Entry, context_note
 from .encode import Encoders, encode_missing
 from .encoding_plan import EncodingPlan, plan_encoding
 from .encoding_report import EncodingReport, report_of
@@ -43,6 +43,7 @@ __all__ = [
     "SyntheticConfig",
     "check_entries",
     "condition_key",
+    "context_note",
     "encode_missing",
     "encode_over_ranks",
     "encode_share",

@@ -5,7 +5,6 @@ Knows nothing of noise, devices or the model.
 
 from __future__ import annotations
 
-import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -146,8 +145,8 @@ class Batches:
 
     @property
     def largest_item(self) -> CacheItem:
-        """The item with the largest latent, which needs the most memory."""
-        return max(self._items, key=lambda item: math.prod(self._set.latent_shape(item)))
+        """The item with the most tokens, which needs the most memory."""
+        return max(self._items, key=self._set.tokens)
 
     @property
     def evaluates_held_out(self) -> bool:

@@ -22,7 +22,7 @@ from .keys import AGAIN, KEY
 
 _SET_VERSION = 1
 
-_USUAL = {"turn": 0, "turns": 1, "weight": 1.0, "mask_key": "", "evaluation_key": "", "prior": 0.0}
+_USUAL = {"turn": 0, "turns": 1, "weight": 1.0, "mask_key": "", "evaluation_key": "", "prior": 0.0, "context": []}
 """default values, which do not enter a fingerprint"""
 _SPACES = {space.name: space for space in LATENT_SPACES}
 
@@ -62,6 +62,8 @@ class CacheItem(Config):
     """of evaluations/: noise and timesteps of a held-out clip"""
     prior: float = 0.0
     """above 0: loss weight of training towards the base model's prediction (prior preservation)"""
+    context: tuple[tuple[int, ...], ...] = ()
+    """latent frames, height and width of each of its context streams (Bernini-R)"""
 
     def __post_init__(self) -> None:
         if not is_frame_count(self.num_frames) or min(self.height, self.width, self.repeats, self.turns) < 1:
@@ -162,6 +164,11 @@ class CacheSet(Config):
         frames = space.latent_frames(item.num_frames)
         return (space.channels, frames, item.height // stride, item.width // stride)
 
+    def tokens(self, item: CacheItem) -> int:
+        """Returns how many tokens a model reads of an item, with those of its context streams."""
+        sizes = (self.latent_shape(item)[1:], *item.context)
+        return sum(frames * (height // 2) * (width // 2) for frames, height, width in sizes)
+
     def mask_shape(self, item: CacheItem) -> tuple[int, int, int, int]:
         """Returns the required shape (1, F, h, w) of loss weights."""
         return (1, *self.latent_shape(item)[1:])
@@ -248,6 +255,18 @@ class CacheSet(Config):
         """The share (0 to 1) of prior preservation clips in an average epoch."""
         seen = [(item.repeats * item.weight / item.turns, item.prior > 0) for item in self.items]
         return sum(count for count, prior in seen if prior) / sum(count for count, _ in seen)
+
+
+def context_note(cache_set: CacheSet) -> str:
+    """Returns that a model is trained as Bernini-R on these clips; "" where they have no context streams."""
+    counts = sorted({len(item.context) for item in cache_set.items if item.context})
+    if not counts:
+        return ""
+    many = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    return (
+        f"Trained as Bernini-R: each clip has {many} context stream{'s' if counts[-1] > 1 else ''} (source video, "
+        "references). Use the LoRA with Bernini Conditioning."
+    )
 
 
 def write_set(folder: Path, cache_set: CacheSet) -> str:

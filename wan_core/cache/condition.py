@@ -20,6 +20,7 @@ from ..dataset.conditioning import (
     with_mask,
 )
 from ..model import ConditionKind
+from ..model.conditioning import STREAMS
 from ..model.latents import ImageEncoder, LatentCodec
 
 PixelsOf = Callable[[Sample, Companion | None], Tensor]
@@ -44,14 +45,14 @@ def condition_from_files(
     image_encoder: ImageEncoder | None,
     fps: float,
 ) -> dict[str, Tensor]:
-    """Returns the conditioning of a sample for any kind: own frames, control video, mask, camera poses.
+    """Returns the conditioning of a sample for any kind: own frames, control video, mask, camera poses, context files.
 
     `fps`: the dataset's.
     """
+    if sample.context:
+        return _of_roles({file.role: pixels_of(sample, file) for file in sample.context}, kind, codec, image_encoder)
     if not kind.files:
         return condition_of(pixels_of(sample, None), kind, codec, image_encoder)
-    if kind.halves:
-        return _driven({file.role: pixels_of(sample, file) for file in sample.context}, codec, image_encoder)
     mask = mask_pixels(sample, pixels_of) if sample.mask is not None and kind.reads("mask") else None
     pixels = pixels_of(sample, None) if kind.frames else torch.empty(0)
     if kind.files == ("mask",):
@@ -74,10 +75,10 @@ def condition_from_files(
 
 def files_read(sample: Sample, kind: ConditionKind) -> list[Companion | None]:
     """Returns the `pixels_of` requests of `condition_from_files` in order; None is the sample itself."""
+    if sample.context:
+        return list(sample.context)
     if not kind.files:
         return [None]
-    if kind.halves:
-        return list(sample.context)
     found: list[Companion | None] = []
     if sample.mask is not None and kind.reads("mask"):
         found.append(sample.mask)
@@ -88,8 +89,12 @@ def files_read(sample: Sample, kind: ConditionKind) -> list[Companion | None]:
     return found
 
 
-def _driven(files: dict[str, Tensor], codec: LatentCodec, image_encoder: ImageEncoder | None) -> dict[str, Tensor]:
-    """Returns the conditioning of SCAIL from the pixels (F, H, W, 3) of its files, by role."""
+def _of_roles(
+    files: dict[str, Tensor], kind: ConditionKind, codec: LatentCodec, image_encoder: ImageEncoder | None
+) -> dict[str, Tensor]:
+    """Returns the conditioning of Bernini-R or SCAIL from the pixels (F, H, W, 3) of a clip's files, by role."""
+    if kind.in_context:
+        return dict(zip(STREAMS, map(codec.encode, files.values()), strict=False))
     assert image_encoder is not None
     masks = (files["ref1_mask"], files["pose_mask"]) if "pose_mask" in files else None
     tensors = driven_tensors(files["ref1"], files["pose"], masks, codec.encode)

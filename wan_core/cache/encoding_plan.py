@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from ..dataset import Companion, Dataset, DatasetConfig, KnownFiles, Sample, held_out_digests, require_trained
+from ..dataset.bucket import Bucket
 from ..dataset.conditioning import DEFAULT_NEGATIVE_PROMPT
 from ..errors import CacheError, DatasetError, stop_if
 from ..files import FileError
@@ -97,7 +98,7 @@ def plan_encoding(
     Entries written or checked on this machine, and unchanged since, are not read again.
     """
     kind = dataset.kind
-    _require_makeable(kind, vision_identity)
+    _require_encoder(kind, vision_identity)
     dataset.require_captions()
     require_unpacked(cache.root)
     keys = SampleKeys(
@@ -186,7 +187,15 @@ def _item_of(sample: Sample, config: DatasetConfig, keys: SampleKeys) -> CacheIt
         name=sample.name,
         caption=sample.caption,
         prior=config.prior_preservation,
+        context=tuple(
+            _latent_size(file.of_sample(sample), keys.space) for file in sample.context if keys.kind.in_context
+        ),
     )
+
+
+def _latent_size(bucket: Bucket, space: LatentSpace) -> tuple[int, ...]:
+    stride = space.spatial_stride
+    return space.latent_frames(bucket.num_frames), bucket.height // stride, bucket.width // stride
 
 
 def _stored_of(item: CacheItem, config: DatasetConfig) -> dict[str, Stored]:
@@ -211,15 +220,10 @@ def _digests(files: KnownFiles, should_stop: Callable[[], bool] | None) -> Calla
     return digest_of
 
 
-def _require_makeable(kind: ConditionKind, vision_identity: str) -> None:
-    if not kind.makeable:
-        raise DatasetError(
-            f"This model is conditioned on {' and '.join(kind.tensors)} tensors ({kind.name}), which no node makes "
-            "yet. Choose another model, or write them with LatentCache.write_condition."
-        )
+def _require_encoder(kind: ConditionKind, vision_identity: str) -> None:
     if kind.vision and not vision_identity:
         raise CacheError(
-            "This model (Wan 2.1 image-to-video) also needs CLIP vision tokens of the start frames. Connect Load CLIP "
+            "This model also needs CLIP vision tokens of the start frames or the reference image. Connect Load CLIP "
             "Vision with clip_vision_h to clip_vision of Cache Latents + Captions."
         )
 

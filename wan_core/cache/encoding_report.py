@@ -141,6 +141,7 @@ class EncodingReport:
         if self.conditioning != "none":
             counts = f"{self.conditions_encoded} encoded, {self.conditions_reused} reused"
             what = "given frames" if self.conditioning.startswith("first") else "control and mask files"
+            what = "source and reference files" if self.conditioning == "context" else what
             lines.append(f"{what} ({self.conditioning}): {counts}")
             if self.stills and self.conditioning.startswith("first"):
                 lines.append(f"stills: {self.stills}, each given whole as its own first frame")

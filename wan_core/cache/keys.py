@@ -116,8 +116,8 @@ class SampleKeys:
     def _files_given(self, sample: Sample) -> dict[str, str]:
         """Returns kind -> digest of the companions that the conditioning reads."""
         companions = {"control": sample.control, "mask": sample.mask, "camera": sample.camera}
-        companions |= {file.role: file for file in sample.context}
-        return {
+        of_roles = {file.role: f"{self._content_of(file)} {file.of_sample(sample)}" for file in sample.context}
+        return of_roles | {
             name: self._content_of(file)
             for name, file in companions.items()
             if file is not None and self.kind.reads(name)

@@ -168,10 +168,10 @@ class _Stream:
 
 
 def _by_bucket(items: Sequence[CacheItem]) -> list[list[int]]:
-    """Returns item indices per bucket, buckets in order of size."""
-    groups: dict[tuple[int, int, int], list[int]] = {}
+    """Returns item indices per bucket, buckets in order of size; clips of a bucket have context streams of one size."""
+    groups: dict[tuple[int, int, int, tuple[tuple[int, ...], ...]], list[int]] = {}
     for place, item in enumerate(items):
-        groups.setdefault((item.num_frames, item.height, item.width), []).append(place)
+        groups.setdefault((item.num_frames, item.height, item.width, item.context), []).append(place)
     return [groups[bucket] for bucket in sorted(groups)]
 
 

@@ -202,6 +202,7 @@ def synthetic_set(
             height=config.height,
             width=config.width,
             name=f"synthetic {number}",
+            context=(size,) if kind.in_context else (),
         )
 
     return CacheSet(

@@ -49,7 +49,8 @@ class WanVariant:
     @property
     def conditioning(self) -> ConditionKind:
         """Inputs besides latent and text, which every cached clip must hold."""
-        return condition_kind(self.family.conditioning, self.shape)
+        kind = condition_kind(self.family.conditioning, self.shape)
+        return replace(kind, fits=(*kind.fits, "context")) if self.family.context else kind
 
     @property
     def fps(self) -> float:

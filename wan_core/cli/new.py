@@ -144,7 +144,7 @@ def _data(said: str, runs: Path, cache: LatentCache) -> DataConfig:
             f"--data {said[:80]!r} names {len(found) or 'no'} encoded sets and no run. There are: {sets}. Clips "
             "are encoded by Cache Latents in ComfyUI, or come from TFRecords: cache import-tfrecord."
         )
-    return DataConfig(fingerprint=found[0], num_items=len(cache.read_set(found[0]).items))
+    return DataConfig.of(found[0], cache.read_set(found[0]))
 
 
 def _roots(options: argparse.Namespace, runs: Path) -> tuple[Roots, str]:

@@ -16,14 +16,12 @@ from torch.nn import functional
 
 from ..errors import CacheError
 from ..model import Conditioning
-from ..model.conditioning import MOST_STREAMS
+from ..model.conditioning import STREAMS
 from .camera import packed_misfits, rays_of_packed
 
-_STREAMS = tuple(f"context.{number}" for number in range(1, MOST_STREAMS + 1))
-"""names of a clip's context streams, by rotary id; a clip has the first ones"""
 CONDITION_TENSORS = (
     *(field.name for field in dataclasses.fields(Conditioning) if field.name not in ("vace_strength", "context")),
-    *_STREAMS,
+    *STREAMS,
 )
 """names of a clip's conditioning tensors: the fields of Conditioning, without the batch axis"""
 
@@ -73,7 +71,7 @@ def stack_conditions(clips: Sequence[Mapping[str, Tensor]]) -> Conditioning | No
     if any({name: clip[name].shape for name in names} != {n: t.shape for n, t in clips[0].items()} for clip in clips):
         raise CacheError("Clips of one batch have different numbers of reference images. Set batch_size to 1.")
     stacked = {name: torch.stack([_complete(name, clip[name]) for clip in clips]).float() for name in names}
-    context = tuple(stacked.pop(name) for name in _STREAMS if name in stacked)
+    context = tuple(stacked.pop(name) for name in STREAMS if name in stacked)
     modes = set(stacked.pop("replaces", torch.zeros(1)).flatten().tolist())
     if len(modes) > 1:
         raise CacheError("Clips of one batch differ in whether they replace a character. Set batch_size to 1.")
@@ -83,6 +81,11 @@ def stack_conditions(clips: Sequence[Mapping[str, Tensor]]) -> Conditioning | No
 def _complete(name: str, tensor: Tensor) -> Tensor:
     """Returns a tensor of an entry as the model reads it; a camera path becomes rays."""
     return rays_of_packed(tensor) if name == "camera" and tensor.ndim == 3 else tensor
+
+
+def stream_sizes(tensors: Mapping[str, Tensor]) -> tuple[tuple[int, ...], ...]:
+    """Returns latent frames, height and width of each context stream of a clip."""
+    return tuple(tuple(tensors[name].shape[1:]) for name in STREAMS if name in tensors)
 
 
 def condition_misfits(tensors: Mapping[str, Tensor], latent_shape: Sequence[int] | None) -> str:
@@ -103,10 +106,10 @@ def condition_misfits(tensors: Mapping[str, Tensor], latent_shape: Sequence[int]
         wanted = [sides.get(axis, side) for axis, side in zip(axes, shape, strict=True)]
         if list(shape) != wanted:
             return f"its {name} have shape {list(shape)}, the clip needs {wanted}"
-        if name in _STREAMS and (shape[2] % 2 or shape[3] % 2):
+        if name in STREAMS and (shape[2] % 2 or shape[3] % 2):
             return f"its {name} have shape {list(shape)}, and both sides must be even"
-    streams = [name for name in _STREAMS if name in tensors]
-    return f"it has {streams[-1]} and not all before it" if streams != list(_STREAMS[: len(streams)]) else ""
+    streams = [name for name in STREAMS if name in tensors]
+    return f"it has {streams[-1]} and not all before it" if streams != list(STREAMS[: len(streams)]) else ""
 
 
 _AXES = {
@@ -120,7 +123,7 @@ _AXES = {
     "reference_masks": "CRhw",
     "pose_masks": "CFyx",
     "replaces": "1",
-    **dict.fromkeys(_STREAMS, "cNYX"),
+    **dict.fromkeys(STREAMS, "cNYX"),
 }
 """axes of a clip's tensors: c, F, h, w of its latent; H, W of its pixels; y, x half of h, w; others are free"""
 assert set(_AXES) == set(CONDITION_TENSORS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from enum import Enum
 
 from ..config import Config, setting
 from ..errors import ConfigError
@@ -20,13 +21,34 @@ _SIDE = "{name} is {value}. Set it between {size_multiple} and {high}."
 """refusal of a width or height; the lowest value is the model's size multiple"""
 
 
+class Reading(Enum):
+    """A way to cut a companion."""
+
+    ALIKE = 1
+    """as its clip, at the same size"""
+    IMAGE = 2
+    """one frame, cropped at the centre to the size of the clip; for Bernini-R in its own aspect ratio"""
+    FREE = 3
+    """a video from the start of the cut, as long as it goes on, in its own aspect ratio"""
+
+
+@dataclass(frozen=True)
+class Role:
+    """A kind of companion that lies next to its clip."""
+
+    said: str
+    reading: Reading = Reading.ALIKE
+
+
 ROLES = {
-    "ref1": "reference image",
-    "pose": "pose video",
-    "ref1_mask": "identity mask of the reference image",
-    "pose_mask": "identity mask of the pose video",
+    "source": Role("source video"),
+    "refvideo": Role("reference video", Reading.FREE),
+    **{f"ref{number}": Role("reference image", Reading.IMAGE) for number in range(1, 9)},
+    "pose": Role("pose video"),
+    "ref1_mask": Role("identity mask of the reference image", Reading.IMAGE),
+    "pose_mask": Role("identity mask of the pose video"),
 }
-"""endings of the names of further companions (clip_pose.mp4), which lie next to their clip, and what they are"""
+"""endings of the names of companions that lie next to their clip (clip_pose.mp4), in the order they are read in"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +124,7 @@ class DatasetConfig(Config):
     size_multiple: int = 16
     """both sides are multiples of this: 16, or 32 for TI2V-5B"""
     conditioning: str = "none"
-    """ConditionKind.name"""
+    """ConditionKind.name; a scan that finds no files for "context" makes it "none" """
     # Sources and captions.
     recursive: bool = setting(
         False,
@@ -349,6 +371,6 @@ def wanted_companions(config: DatasetConfig) -> tuple[str, ...]:
     """Returns the companion files in use: "control", "mask", "camera", and ROLES."""
     kind = kind_of(config)
     masks = config.masks_loss or (config.masks_condition and kind.reads("mask"))
-    used = {"control": "control" in kind.files, "mask": masks}
-    used |= {name: name in kind.files for name in ("camera", *ROLES)}
+    used = {"control": kind.reads("control"), "mask": masks}
+    used |= {name: kind.reads(name) for name in ("camera", *ROLES)}
     return tuple(name for name in used if used[name])

@@ -2,7 +2,7 @@
 
 A companion of `clip.mp4` is `control/clip.mp4` or `mask/clip.png` (also `controls`, `masks`), or `clip_control.mp4` or
 `clip_mask.png` next to it, with any clip or still suffix. A list may name other files. Camera poses are
-`clip.camera.txt` next to it.
+`clip.camera.txt` next to it, files of `ROLES` too: `clip_source.mp4`, `clip_pose.mp4`, `clip_ref1.png`.
 """
 
 from __future__ import annotations
@@ -17,16 +17,19 @@ from typing import Any
 from ..errors import DatasetError
 from ..files import file_mark, lies_under
 from ..video import ClipInfo, shown
-from .bucket import Bucket
+from .bucket import Bucket, nearest_frames
 from .camera import POSES_SUFFIX, read_poses
 from .caption_names import in_one_form
 from .captions import LINK_OUTSIDE
-from .config import ROLES, DatasetConfig, kind_of, wanted_companions
+from .config import ROLES, DatasetConfig, Reading, Role, kind_of, wanted_companions
 from .files import CLIP_SUFFIXES, COMPANION_FOLDERS, STILL_SUFFIXES, MediaFile, Rejected
 from .known_files import ScanContext
 from .sample import Companion, Sample
 
 COMPANION_KINDS = ("control", "mask")
+_LONGEST_REFERENCE = 848
+"""pixels of the longer side of Bernini-R's references, the default of BerniniConditioning; smaller ones stay"""
+_REFERENCE_GRID = 16
 
 _Listing = Callable[[Path], dict[str, str]]
 
@@ -91,9 +94,12 @@ def _media_by_stem(folder: Path) -> dict[str, str]:
 _SHAPE_TOLERANCE = 0.02
 """relative difference of aspect ratios, from rounding to even sizes (a 16:9 control of 426x240: 0.2 %)"""
 
-_SAID = {"control": "control video", "mask": "mask", "camera": "camera poses", **ROLES}
-_ANY_SHAPE = ("ref1", "ref1_mask")
-"""cropped at the centre to the size they are read at"""
+_SAID = {
+    "control": "control video",
+    "mask": "mask",
+    "camera": "camera poses",
+    **{name: role.said for name, role in ROLES.items()},
+}
 
 
 class _UnfitError(Exception):
@@ -106,46 +112,58 @@ def accompanied(
     """Returns `found` with companions, or the reason why the file cannot be used without one."""
     if isinstance(found, Rejected):
         return found
-    needed = kind_of(config).files
+    kind = kind_of(config)
     try:
+        if kind.in_context and not file.context:
+            raise _UnfitError(f"has no context files and others have; put one there as {_places(file, 'source')}")
         for name in wanted_companions(config):
             path: Path | None = dict(file.context).get(name) if name in ROLES else getattr(file, name)
             if path is None:
-                if name in needed:
+                if name in kind.files:
                     raise _UnfitError(_missing(file, name))
                 continue
             if not lies_under(path, (file.path.parent, *context.allowed)):
                 raise _UnfitError(f"its {_SAID[name]} {shown(path)} {LINK_OUTSIDE}")
             look = _poses_at if name == "camera" else _look_at
-            companion = look(name, path, found, config, context)
-            if name in ROLES:
-                found = [replace(one, context=(*one.context, _sized(companion, one, name))) for one in found]
-            else:
-                found = [replace(sample, **{name: companion}) for sample in found]
+            found = look(name, path, found, config, context)
     except _UnfitError as unfit:
         return Rejected(name=shown(file.path), reason=str(unfit))
     return found
 
 
-def _look_at(name: str, path: Path, samples: list[Sample], config: DatasetConfig, context: ScanContext) -> Companion:
-    said = f"its {_SAID[name]} {shown(path)}"
+def _look_at(name: str, path: Path, samples: list[Sample], config: DatasetConfig, context: ScanContext) -> list[Sample]:
+    said, role = f"its {_SAID[name]} {shown(path)}", ROLES.get(name)
+    reading = role.reading if role is not None else Reading.ALIKE
     try:
         info, mark = context.probe(path), tuple(file_mark(path))
     except (DatasetError, OSError) as error:
         raise _UnfitError(f"{said} cannot be used: {str(error).removeprefix(f'{shown(path)} ').rstrip('.')}") from error
-    if name not in _ANY_SHAPE:
+    if reading is Reading.ALIKE:
         _check_shape(said, info, samples[0].info, config)
-    if name in ("control", "pose", "pose_mask") and info.kind != samples[0].kind:
+    if reading is not Reading.IMAGE and name != "mask" and info.kind != samples[0].kind:
         raise _UnfitError(f"{said} is a {info.kind}, the file itself a {samples[0].kind}")
-    if info.kind == "clip" and name not in _ANY_SHAPE:
-        _check_length(said, info, samples, config)
-    return Companion(path=path, mark=mark, deep_still=info.kind == "still" and info.bits > 8)
+    if reading is not Reading.IMAGE and info.kind == "clip":
+        _check_length(said, info, samples, config, complete=reading is Reading.ALIKE)
+    found = Companion(path=path, mark=mark, deep_still=info.kind == "still" and info.bits > 8, role=name)
+    if role is None:
+        return [replace(sample, **{name: found}) for sample in samples]
+    sized = (replace(found, size=_size_of(role, info, sample, config)) for sample in samples)
+    return [replace(sample, context=(*sample.context, one)) for sample, one in zip(samples, sized, strict=True)]
 
 
-def _sized(companion: Companion, sample: Sample, role: str) -> Companion:
-    """Returns a companion of a role at the size it is read at: of a reference one frame."""
-    one = Bucket(1, sample.bucket.height, sample.bucket.width)
-    return replace(companion, role=role, size=one if role in _ANY_SHAPE else None)
+def _size_of(role: Role, info: ClipInfo, sample: Sample, config: DatasetConfig) -> Bucket | None:
+    """Returns the size that a companion is read at; None: that of its sample."""
+    own, rate = sample.bucket, sample.cut.fps or config.fps
+    if role.reading is Reading.ALIKE:
+        return None
+    if not kind_of(config).in_context:
+        return Bucket(1, own.height, own.width)
+    frames = 1
+    if role.reading is Reading.FREE:
+        frames = nearest_frames(min(info.frames_at(rate) - round(sample.cut.start_s * rate), own.num_frames))
+    scale = min(_LONGEST_REFERENCE / max(info.width, info.height), 1.0)
+    sides = (max(1, round(side * scale / _REFERENCE_GRID)) for side in (info.height, info.width))
+    return Bucket(frames, *(side * _REFERENCE_GRID for side in sides))
 
 
 def _check_shape(said: str, info: ClipInfo, own: ClipInfo, config: DatasetConfig) -> None:
@@ -157,15 +175,19 @@ def _check_shape(said: str, info: ClipInfo, own: ClipInfo, config: DatasetConfig
         raise _UnfitError(f"{said} is {info.width}x{info.height}, another aspect ratio than {own.width}x{own.height}")
 
 
-def _check_length(said: str, info: ClipInfo, samples: list[Sample], config: DatasetConfig) -> None:
+def _check_length(said: str, info: ClipInfo, samples: list[Sample], config: DatasetConfig, *, complete: bool) -> None:
+    """Refuses a companion that has not all frames of the cuts, or if not `complete`, not the first of each."""
     rate = samples[0].cut.fps or config.fps
-    needed = max(round(sample.cut.start_s * rate) + sample.bucket.num_frames - sample.cut.held for sample in samples)
+    lengths = [sample.bucket.num_frames - sample.cut.held if complete else 1 for sample in samples]
+    needed = max(round(one.cut.start_s * rate) + length for one, length in zip(samples, lengths, strict=True))
     available = info.frames_at(rate)
     if available < needed:
         raise _UnfitError(f"{said} has {available} frames at {rate:g} fps, {needed} are needed")
 
 
-def _poses_at(name: str, path: Path, samples: list[Sample], config: DatasetConfig, context: ScanContext) -> Companion:
+def _poses_at(
+    name: str, path: Path, samples: list[Sample], config: DatasetConfig, context: ScanContext
+) -> list[Sample]:
     said, info = f"its {_SAID[name]} {shown(path)}", samples[0].info
     try:
         mark = tuple(file_mark(path))
@@ -177,7 +199,7 @@ def _poses_at(name: str, path: Path, samples: list[Sample], config: DatasetConfi
     frames = info.num_frames if info.kind == "clip" else 1
     if lines != frames:
         raise _UnfitError(f"{said} have {lines} lines, and it has {frames} frames; write a line for each frame")
-    return Companion(path=path, mark=mark)
+    return [replace(sample, camera=Companion(path=path, mark=mark)) for sample in samples]
 
 
 def _missing(file: MediaFile, name: str) -> str:
@@ -189,5 +211,5 @@ def _missing(file: MediaFile, name: str) -> str:
 def _places(file: MediaFile, name: str) -> str:
     stem, suffix = file.path.stem, file.path.suffix
     if name in ROLES:
-        return shown(f"{stem}_{name}{'.png' if name in _ANY_SHAPE else suffix}")
+        return shown(f"{stem}_{name}{'.png' if ROLES[name].reading is Reading.IMAGE else suffix}")
     return f"{name}/{shown(stem + suffix)} or {shown(f'{stem}_{name}{suffix}')}"

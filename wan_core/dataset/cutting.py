@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ..files import sampled_digest
 from ..video import ClipInfo, Framing, VideoProcess, covered_size
 from .bucket import Bucket, assign_bucket
-from .config import DatasetConfig
+from .config import ROLES, DatasetConfig, Reading
 from .known_files import ScanContext
 from .sample import Companion, Cut, Sample
 from .windows import Window, draw_different, find_windows
@@ -228,14 +228,14 @@ def read_sample(
     """Returns (F, H, W, 3) RGB in the sample's bucket, or of a companion: cut alike, some in a size of their own."""
     own = companion.size if companion is not None else None
     bucket, cut = own or sample.bucket, sample.cut
-    moves = bucket.num_frames == sample.bucket.num_frames
+    is_image = companion is not None and companion.role in ROLES and ROLES[companion.role].reading is Reading.IMAGE
     return video.read(
         sample.path if companion is None else companion.path,
         fps=cut.fps or fps,
         num_frames=bucket.num_frames,
         width=bucket.width,
         height=bucket.height,
-        start_s=cut.start_s if moves else 0.0,
+        start_s=0.0 if is_image else cut.start_s,
         framing=cut.framing if own is None else Framing(flip=cut.framing.flip),
-        held=cut.held if moves else 0,
+        held=cut.held if bucket.num_frames == sample.bucket.num_frames else 0,
     )

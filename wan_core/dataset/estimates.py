@@ -106,9 +106,11 @@ def cache_size(samples: Sequence[Sample], space: LatentSpace, kind: ConditionKin
     volumes = [_latent_volume(sample, space) for sample in cuts]
     pixels = sum(s.bucket.num_frames * s.bucket.height * s.bucket.width for s in cuts)
     tokens = max(len(kind.frames), 1) * _VISION_BYTES * len(cuts) if kind.vision else 0
+    buckets = [file.of_sample(sample) for sample in cuts for file in sample.context]
+    streams = sum(_volume(bucket, space) for bucket in buckets) * space.channels * _BYTES
     return CacheSize(
         latents=sum(volumes) * space.channels * _BYTES,
-        conditions=sum(volumes) * kind.channels_of(space.channels) * _BYTES + tokens,
+        conditions=sum(volumes) * kind.channels_of(space.channels) * _BYTES + tokens + streams,
         masks=sum(_latent_volume(s, space) for s in cuts if s.mask is not None) * _BYTES if loss_masks else 0,
         captions=len({sample.caption for sample in samples}),
         megapixels=pixels / 1e6 * (1 + kind.vae_passes),
@@ -117,7 +119,11 @@ def cache_size(samples: Sequence[Sample], space: LatentSpace, kind: ConditionKin
 
 def _latent_volume(sample: Sample, space: LatentSpace) -> int:
     """Returns the values of one latent channel."""
-    bucket, stride = sample.bucket, space.spatial_stride
+    return _volume(sample.bucket, space)
+
+
+def _volume(bucket: Bucket, space: LatentSpace) -> int:
+    stride = space.spatial_stride
     return math.prod((space.latent_frames(bucket.num_frames), bucket.height // stride, bucket.width // stride))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from ..video import covered_size
 from ..words import counted, listed, tallied
 from .captions import TOKEN_LIMIT, estimated_tokens, lengths_of
-from .config import ROLES, DatasetConfig, wanted_companions
+from .config import ROLES, DatasetConfig, kind_of, wanted_companions
 from .control_files import COMPANION_KINDS
 from .files import COMPANION_FOLDERS
 from .sample import Dataset, Sample, ScanResult, caption_remedies, one_per_file
@@ -194,7 +194,9 @@ def _companion_lines(result: ScanResult) -> list[str]:
         lines.append(f"control videos: {len(samples)} of {len(samples)}")
     if "camera" in wanted:
         lines.append(f"camera poses: {len(samples)} of {len(samples)}")
-    lines += [f"{said}s: {len(samples)} of {len(samples)}" for role, said in ROLES.items() if role in wanted]
+    if roles := tallied(ROLES[file.role].said for sample in samples for file in sample.context):
+        what = "context for training as Bernini-R" if kind_of(result.config).in_context else "files next to clips"
+        lines.append(f"{what}: {roles}")
     if "mask" in wanted:
         kind = "loss masks" if result.config.masks_loss else "masks"
         whole = "trained whole" if result.config.masks_loss else "painted whole"

@@ -42,9 +42,13 @@ class Companion:
     deep_still: bool = False
     """True for a picture of more than 8 bits, which older versions read as white"""
     role: str = ""
-    """one of ROLES; empty for control and mask"""
+    """one of ROLES, or "control" or "mask" """
     size: Bucket | None = None
     """if it is read at another size than the sample, centred"""
+
+    def of_sample(self, sample: Sample) -> Bucket:
+        """Returns the size it is read at."""
+        return self.size or sample.bucket
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,6 +172,9 @@ class Dataset:
                     raise DatasetError(
                         f"Datasets {both} differ in {name} ({first} and {here}). "
                         "Connect the same model to both dataset nodes."
+                        if "context" not in (here, first)
+                        else f"Of datasets {both} one has context files (clip_source.mp4, clip_ref1.png) and one has "
+                        "none. Train them in two runs."
                     )
             if kind_of(part.config) != self.kind:
                 raise DatasetError(

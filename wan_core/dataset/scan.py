@@ -88,6 +88,8 @@ def scan_files(
     samples: list[Sample] = []
     rejected = list(rejected)
     files = with_companions(files, wanted_companions(config))
+    if config.conditioning == "context" and not any(file.context for file in files):
+        config = replace(config, conditioning="none")
     captions = CaptionNames(config.caption_extension, context.allowed)
     for number, file in enumerate(files):
         context.stop_if_asked(f"scanning {source}")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..cache import TEXT_LENGTH, TEXT_WIDTH, CacheItem, CacheSet, EncodingReport, LatentCache, report_of, tensor_key
-from ..dataset.conditioning import condition_misfits
+from ..dataset.conditioning import condition_misfits, stream_sizes
 from ..errors import DatasetError, stop_if
 from ..model import LATENT_SPACES, ConditionKind, LatentSpace
 
@@ -176,7 +176,7 @@ def _store(clip: TensorClip, writer: _Writer, space: LatentSpace, kind: Conditio
             f"{clip.name} lacks {' and '.join(missing)}, which a model of conditioning {kind.name} reads. Give them "
             "with it, or choose a text-to-video model."
         )
-    given = {name: clip.condition[name] for name in kind.tensors}
+    given = {name: clip.condition[name] for name in (*kind.tensors, *kind.optional) if name in clip.condition}
     if misfits := condition_misfits(given, tuple(latent.shape)):
         raise DatasetError(f"The conditioning of {clip.name} does not fit it: {misfits}. Make both at one size.")
     _, frames, height, width = latent.shape
@@ -193,6 +193,7 @@ def _store(clip: TensorClip, writer: _Writer, space: LatentSpace, kind: Conditio
         weight=clip.weight,
         name=clip.name,
         caption=clip.caption,
+        context=stream_sizes(given),
     )
 
 

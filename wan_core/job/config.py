@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
+from ..cache import CacheSet
 from ..checkpoint import checkpoint_digest
 from ..config import Config, internal
 from ..errors import ConfigError
@@ -50,6 +51,14 @@ class DataConfig(Config):
     fingerprint: str
     """content hash of the set, a file in the cache folder"""
     num_items: int = internal(0, "never")
+    context_streams: int = internal(0, "never")
+    """the most that a clip has; above 0 the model is trained as Bernini-R"""
+
+    @classmethod
+    def of(cls, fingerprint: str, cache_set: CacheSet) -> DataConfig:
+        """Returns the config of a set in the cache."""
+        streams = max((len(item.context) for item in cache_set.items), default=0)
+        return cls(fingerprint=fingerprint, num_items=len(cache_set.items), context_streams=streams)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,6 +25,10 @@ def sent(tensor: Tensor, device: torch.device) -> Tensor:
 
 MOST_STREAMS = 10
 """context streams of a clip: source video, reference video, eight reference images"""
+STREAMS = tuple(f"context.{number}" for number in range(1, MOST_STREAMS + 1))
+"""names of a clip's context streams in a cache, by rotary id; a clip has the first ones"""
+_CONTEXT_FILES = ("source", "refvideo", *(f"ref{number}" for number in range(1, 9)))
+"""the files that streams are made of, in that order"""
 WHOLE_CONTEXT = (
     "Clips with context streams (Bernini-R) cannot share out tokens or route them yet: their streams differ in size. "
     "Split blocks over GPUs instead of tokens, leave context_parallel at 1 and tread_routes empty."
@@ -91,7 +95,7 @@ class ConditionKind:
     name: str
     """as cache sets and datasets spell it: never change one"""
     tensors: tuple[str, ...] = ()
-    """fields of Conditioning that every clip must have"""
+    """fields of Conditioning that every clip must have; a context stream is called by its number"""
     latents: int = 0
     """latents that `channels` or `vace` holds one behind the other"""
     mask: int = 0
@@ -99,13 +103,15 @@ class ConditionKind:
     frames: tuple[int, ...] = ()
     """pixel frames of the clip itself that are given to the model: 0 the first, -1 the last"""
     files: tuple[str, ...] = ()
-    """required files of every clip: "control" a control video, "mask" a mask, "camera" its camera poses"""
+    """required files of every clip: "control" a control video, "mask" a mask, "camera" its camera poses, and `ROLES`"""
     optional_files: tuple[str, ...] = ()
-    """files that are used where a clip has them"""
+    """files that are used where a clip has them; a clip of kind "context" has one or more"""
     masked: str = ""
     """the kind it becomes where the masks of clips say what is given (Fun-InP then paints inside them)"""
     fits: tuple[str, ...] = ()
     """further kinds whose cached tensors it can read"""
+    optional: tuple[str, ...] = ()
+    """tensors that a clip may have besides"""
 
     @property
     def vision(self) -> bool:
@@ -123,16 +129,16 @@ class ConditionKind:
         return 2 if "vace" in self.tensors else int(bool(self.tensors))
 
     @property
-    def makeable(self) -> bool:
-        """True when the clip, its files and encoders are enough; otherwise the tensors come as data."""
-        return bool(self.frames or self.files) or not self.tensors
+    def in_context(self) -> bool:
+        """True when clips have context streams, whose number and sizes differ (Bernini-R)."""
+        return STREAMS[0] in self.tensors
 
     def channels_of(self, latent: int) -> int:
         """Channels of latent size that a clip is conditioned on, where its latent has `latent` channels."""
         return self.latents * latent + self.mask
 
     def reads(self, file: str) -> bool:
-        """True when a "control", "mask" or "camera" of a clip is part of what the model reads."""
+        """True when a "control", "mask", "camera" or role of a clip is part of what the model reads."""
         return file in (*self.files, *self.optional_files)
 
     def given_whole(self, num_frames: int) -> bool:
@@ -159,6 +165,7 @@ _KINDS = (
     ConditionKind("driven", _DRIVEN, latents=1, files=("pose", "ref1")),
     ConditionKind("driven_masked", _MASKED, latents=1, files=("pose", "ref1", "pose_mask", "ref1_mask")),
     ConditionKind("camera_vision", (*_WITH_VISION, "camera"), latents=1, frames=(0,), files=("camera",)),
+    ConditionKind("context", STREAMS[:1], optional=STREAMS[1:], optional_files=_CONTEXT_FILES),
 )
 CONDITION_KINDS = {kind.name: kind for kind in _KINDS}
 """In the order of the digit that stands for a kind in the keys of random entries: new ones go to the end."""
@@ -283,7 +290,7 @@ def _check_image_tokens(shape: WanShape, batch: int, tokens: Tensor | None) -> N
 def _reads_context(shape: WanShape) -> bool:
     """Returns whether a model of these sizes can read in-context streams: it has no input but latent and text."""
     others = (shape.condition_channels, shape.image_dim, shape.vace_layers, shape.reference_channels)
-    return not any((*others, shape.camera_channels))
+    return not any((*others, shape.camera_channels, shape.pose_stream_channels))
 
 
 def _check_context(shape: WanShape, batch: int, timestep: Tensor, context: tuple[Tensor, ...]) -> None:

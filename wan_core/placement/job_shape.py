@@ -91,8 +91,8 @@ class JobShape:
 
     def tokens(self, step: StepShape) -> tuple[int, ...]:
         """Returns how many tokens of a clip go through each layer of the main stream."""
-        frames = step.latent_frames
-        return tokens_by_layer(self.routes, self.shape.num_layers, step.tokens // frames, frames)
+        found = tokens_by_layer(self.routes, self.shape.num_layers, step.in_frame, step.latent_frames)
+        return tuple(tokens + step.context_tokens for tokens in found)
 
     @cached_property
     def layouts(self) -> tuple[int, ...]:

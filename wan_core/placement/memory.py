@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypedDict
 
+from ..errors import ConfigError
 from ..model import WanShape, refuse_driven
+from ..model.conditioning import WHOLE_CONTEXT
 from ..model.parts import check_shared_out
 from .estimate import DeviceMemory, MemoryEstimate
 from .job_shape import JobShape
@@ -54,7 +56,9 @@ def estimate_memory(
     step = job.on_card(step, card)
     if job.others:
         refuse_driven(job.shape, "Splitting tokens", "Split blocks instead")
-        check_shared_out(step.tokens // step.latent_frames, job.cards)
+        check_shared_out(step.in_frame, job.cards)
+    if step.context and (job.cards > 1 or job.routes):
+        raise ConfigError(WHOLE_CONTEXT)
     offloaded = measures.offload_inputs and job.recomputing.blocks
     unpacking = Unpacking(widest_bytes=job.unpacking_bytes, once=measures.dequantize_once)
     tokens = job.tokens(step)

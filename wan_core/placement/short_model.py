@@ -48,16 +48,28 @@ class StepShape:
     """the proportions in which cards share out its tokens"""
     card: int = 0
     """the number of this card among them"""
+    context: tuple[tuple[int, ...], ...] = ()
+    """latent frames, height and width of the context streams of a clip; one card runs all tokens then"""
+
+    @property
+    def in_frame(self) -> int:
+        """Tokens of a latent frame of the video."""
+        return (self.latent_height // 2) * (self.latent_width // 2)
+
+    @property
+    def context_tokens(self) -> int:
+        """Tokens of the context streams of a clip."""
+        return sum(frames * (height // 2) * (width // 2) for frames, height, width in self.context)
 
     @property
     def tokens(self) -> int:
-        """Of a clip."""
-        return self.latent_frames * (self.latent_height // 2) * (self.latent_width // 2)
+        """Of a clip, with its context."""
+        return self.latent_frames * self.in_frame + self.context_tokens
 
     @property
     def own_tokens(self) -> int:
         """Of a clip, on this card."""
-        return self.latent_frames * shares(self.tokens // self.latent_frames, self.parts, least=1)[self.card]
+        return self.latent_frames * shares(self.in_frame, self.parts, least=1)[self.card] + self.context_tokens
 
 
 class InFlight:
@@ -252,6 +264,7 @@ class MetaBatch:
             pose_stream=video(driven, small),
             reference_masks=video(shape.identity_channels, one),
             pose_masks=video(shape.identity_channels, small),
+            context=tuple(empty(count, shape.out_channels, *size) for size in step.context),
         )
         text = empty(count, step.text_rows, shape.text_dim)
         return cls(latent, noise, noised, empty(count), text, given)

@@ -188,13 +188,13 @@ def _straight(traced: Callable[[StepShape], tuple[int, ...]], step: StepShape) -
 
     A trace walks every chunk of tokens, so its time grows with them and has no end; its bytes grow evenly.
     """
-    columns, of_column = step.tokens // step.latent_frames, step.batch_size * step.latent_frames
+    columns, of_column = -(-step.tokens // step.latent_frames), step.batch_size * step.latent_frames
     many = max(2, MOST_TOKENS // of_column)
     if columns <= many:
         return traced(step)
     few = many // 2
-    # A frame of another shape with as many tokens.
-    less, more = (traced(replace(step, latent_height=2, latent_width=2 * width)) for width in (few, many))
+    # A frame of another shape with as many tokens, those of a context too.
+    less, more = (traced(replace(step, latent_height=2, latent_width=2 * width, context=())) for width in (few, many))
     return tuple(a + (b - a) * (columns - few) // (many - few) for a, b in zip(less, more, strict=True))
 
 

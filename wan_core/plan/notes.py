@@ -96,6 +96,11 @@ def notes_of(plan: MemoryPlan, routed: Routed | None, card: Card | None = None) 
         said.append(UNKNOWN_CLASS)
     if card is not None:
         said.append(at_once(plan, card))
+    if job.step.context:
+        said.append(
+            f"The clips have context streams, {job.step.context_tokens:,} of {job.step.tokens:,} tokens: the model is "
+            "trained as Bernini-R."
+        )
     if routed is not None:
         said += [routed.sentence(job.step.tokens), _routes_advice(routed, job.step.tokens), routes_remark(job.train)]
     if quantized_for_nothing(plan):

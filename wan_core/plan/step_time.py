@@ -132,9 +132,7 @@ def exchanged_bytes(job: JobShape, step: StepShape) -> tuple[int, int]:
     uneven = most * job.cards**2 / max(1, job.cards - 1)
     # All tokens go to the layers of a further route, and the routed ones back; so do their gradients.
     width = clips * job.shape.dim * job.numerics.residual.itemsize * (1 + bool(job.shape.vace_layers))
-    regrouped = sum(
-        step.tokens + step.latent_frames * route.kept(step.tokens // step.latent_frames) for route in job.routes[1:]
-    )
+    regrouped = sum(step.tokens + step.latent_frames * route.kept(step.in_frame) for route in job.routes[1:])
     moved = width * regrouped * (job.cards - 1) * max(parts) // every
     return round(uneven * there[0]) + moved, round(uneven * back[1]) + moved
 
@@ -207,7 +205,14 @@ def step_flops(job: JobShape, step: StepShape) -> StepFlops:
     )
     image_rows = (job.shape.image_positions or 257) if job.shape.image_dim else 0
     count = _counted(job.shape, job.numerics, job.adapt)
-    return count.of(torch.Size(latent), time_rows=1, image_rows=image_rows, text_rows=step.text_rows, routes=job.routes)
+    return count.of(
+        torch.Size(latent),
+        time_rows=1,
+        image_rows=image_rows,
+        text_rows=step.text_rows,
+        routes=job.routes,
+        context_tokens=step.context_tokens,
+    )
 
 
 @lru_cache(maxsize=4)

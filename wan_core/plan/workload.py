@@ -20,7 +20,7 @@ from ..lora import FrozenLora, LoraConfig, parts_in_file
 from ..model import model_without_values
 from ..placement import JobShape, MemoryEstimate, MemoryMeasures, Placement, StepShape, estimate_memory
 from ..sampler import SampleConfig
-from ..train import TrainConfig, held_bytes, largest_preview_shape, largest_step
+from ..train import TrainConfig, held_bytes, largest_preview_shape, largest_step, pictured
 from .measured_ratios import MeasuredRatios, card_name, corrected, measured_ratios_of
 
 
@@ -141,7 +141,13 @@ def workload_on_clips(
         beside = beside_preview(model, roots, file, train.expert_name, (preview or SampleConfig()).loras)
         _, frames, height, width = largest_preview_shape(clips, preview or SampleConfig())
         remarks = preview_remarks(file.variant, clips, preview or SampleConfig())
-        previewed = StepShape(batch_size=1, latent_frames=frames, latent_height=height, latent_width=width)
+        previewed = StepShape(
+            batch_size=1,
+            latent_frames=frames,
+            latent_height=height,
+            latent_width=width,
+            context=pictured(clips).context,
+        )
     return Workload(
         model=model,
         roots=roots,

@@ -194,7 +194,7 @@ def mesh_plan(job: Workload, card: Card, free: int, world: World, clips: int, me
     try:
         shape = job.shape()
         if mesh.context > 1:
-            check_clip(job.step.tokens // job.step.latent_frames, mesh.context, shape.routes)
+            check_clip(job.step.in_frame, mesh.context, shape.routes)
         estimate = fewest_measures(job, shape, room)
     except WanTrainerError:
         return None

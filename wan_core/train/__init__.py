@@ -12,7 +12,7 @@ from .objective import NoisedBatch, noise_batch, true_velocity
 from .optimizer_bytes import UNKNOWN_CLASS, check_optimizer, held_bytes, saved_bytes, state_bytes
 from .pair import check_split, check_warmup, longer_share, next_turn, settings_of_expert
 from .preview import Previewer, evaluating
-from .preview_inputs import PreviewInputs, largest_preview_shape, preview_shape, read_preview_inputs
+from .preview_inputs import PreviewInputs, largest_preview_shape, pictured, preview_shape, read_preview_inputs
 from .recovery import NotFinite
 from .saved_step import SAVED_FILES, Manifest
 from .saves import SavedStep, SaveStore
@@ -50,6 +50,7 @@ __all__ = [
     "longer_share",
     "next_turn",
     "noise_batch",
+    "pictured",
     "preview_shape",
     "read_preview_inputs",
     "saved_bytes",

@@ -108,18 +108,21 @@ class FlopCount:
         image_rows: int,
         text_rows: int = TEXT_LENGTH,
         routes: Sequence[Route] = (),
+        context_tokens: int = 0,
     ) -> StepFlops:
         """Returns the FLOPs of a micro-batch: latent (B, C, F, H, W); rows of timesteps, CLIP tokens and text per clip.
 
-        Text rows as for `WanTransformer.read_texts`; the layers of `routes` process fewer tokens.
+        Text rows as for `WanTransformer.read_texts`; the layers of `routes` process fewer tokens, all layers
+        `context_tokens` more.
         """
         clips, _, frames, height, width = latent
         in_frame = (height // 2) * (width // 2)
         # SCAIL has tokens of one reference, and of a pose video of half the size.
         one, pose = (in_frame, in_frame * frames // 4) if self._driven else (0, 0)
-        embedded = in_frame * frames + one
+        embedded = in_frame * frames + one + context_tokens
         apart = {"embedded": embedded, "pose": pose, "identities": embedded + pose}
-        in_layers = (tokens + one + pose for tokens in tokens_by_layer(routes, self._layers, in_frame, frames))
+        more = one + pose + context_tokens
+        in_layers = (tokens + more for tokens in tokens_by_layer(routes, self._layers, in_frame, frames))
         tokens_of = (*in_layers, in_frame * frames)  # and _OUTSIDE
         attended = max(text_rows, self._text_rows)
         texts = {"words": text_rows, "text": attended if self._differ else text_rows}
@@ -145,15 +148,17 @@ class FlopCount:
         text_rows: int = TEXT_LENGTH,
         prior_clips: int = 0,
         routes: Sequence[Route] = (),
+        context_tokens: int = 0,
     ) -> Work:
-        """Returns the work of a micro-batch: latent (B, C, F, H, W), its tokens before routing.
+        """Returns the work of a micro-batch: latent (B, C, F, H, W), its tokens before routing, with its context.
 
         `prior_clips`: clips that take one more forward pass, of the base model, for their target.
         """
         clips, _, frames, height, width = latent
-        flops = self.of(latent, time_rows=time_rows, image_rows=image_rows, text_rows=text_rows, routes=routes)
+        rows = {"time_rows": time_rows, "image_rows": image_rows, "text_rows": text_rows}
+        flops = self.of(latent, **rows, routes=routes, context_tokens=context_tokens)
         useful = flops.useful + flops.base * prior_clips / clips
-        return Work(useful, clips * frames * (height // 2) * (width // 2), clips)
+        return Work(useful, clips * (frames * (height // 2) * (width // 2) + context_tokens), clips)
 
     def _layer(self, name: str) -> int:
         """Returns the main-stream layer of a linear; for a VACE block, the layer that its hint is added to."""

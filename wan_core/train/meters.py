@@ -119,6 +119,7 @@ class StepReport:
             text_rows=batch.text_rows,
             prior_clips=len(batch.prior_rows),
             routes=self._config.routes,
+            context_tokens=batch.context_tokens,
         )
 
     def finish(self, step: int, *, loss: float, lr: float, grad_norm: float, timestep: float, began: float) -> None:
@@ -185,10 +186,15 @@ def _added_up(readings: Iterable[MemoryReading]) -> MemoryReading:
 
 def largest_step(cache_set: CacheSet, batch_size: int) -> StepShape:
     """Returns the largest micro-batch of a job on these clips."""
-    _, frames, height, width = max(
-        (cache_set.latent_shape(item) for item in cache_set.items), key=lambda s: s[1] * s[2] * s[3]
+    item = max(cache_set.items, key=cache_set.tokens)
+    _, frames, height, width = cache_set.latent_shape(item)
+    return StepShape(
+        batch_size=batch_size,
+        latent_frames=frames,
+        latent_height=height,
+        latent_width=width,
+        context=item.context,
     )
-    return StepShape(batch_size=batch_size, latent_frames=frames, latent_height=height, latent_width=width)
 
 
 def _computing(devices: Iterable[torch.device]) -> tuple[torch.device, ...]:

@@ -5,6 +5,7 @@ A prior preservation clip has another target: the base model's prediction for th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -16,6 +17,7 @@ from ..cache import Batch
 from ..flow import add_noise, loss_factor, velocity_loss, velocity_target
 from ..lora import without_adapters
 from ..model import Conditioning, Passage, WanTransformer, sent, shared_out
+from ..model.transformer import grid_of
 from .objective_config import ObjectiveConfig
 
 
@@ -85,6 +87,12 @@ class NoisedBatch:
         """CLIP tokens per clip; 0 for a model without image input."""
         image = self.conditioning.image_tokens if self.conditioning is not None else None
         return 0 if image is None else image.shape[1]
+
+    @property
+    def context_tokens(self) -> int:
+        """Tokens of the context streams of a clip."""
+        streams = self.conditioning.context if self.conditioning is not None else ()
+        return sum(math.prod(grid_of(stream)) for stream in streams)
 
     @property
     def trained(self) -> Tensor | None:

@@ -64,7 +64,8 @@ def read_preview_inputs(
 ) -> PreviewInputs:
     """Returns texts, conditioning and start latents of the previews; without prompts, of the first clip's caption.
 
-    Sampling settings left open are those of ComfyUI's template of `variant`. Image-to-video starts from the given
+    Sampling settings left open are those of ComfyUI's template of `variant`. Clips with context streams give theirs:
+    the first one held out, else the first one. Image-to-video starts from the given
     pictures, else from the first clip's frames; `starts_from_clip`: so does this TI2V-5B. Raises ConfigError for a size
     that does not fit them, and for guidance on blocks that `variant` lacks.
     """
@@ -72,7 +73,7 @@ def read_preview_inputs(
     prompts = list(zip(config.prompt_keys, config.prompts, strict=True)) if named else []
     clips = []
     if not prompts:
-        own_caption = _pictured(cache_set)
+        own_caption = pictured(cache_set)
         prompts = [(own_caption.text_key, own_caption.caption)]
     for index, (key, prompt) in enumerate(prompts):
         own = config.of_prompt(index) if named else config
@@ -110,8 +111,12 @@ def largest_preview_shape(cache_set: CacheSet, config: SampleConfig) -> tuple[in
 def preview_shape(cache_set: CacheSet, config: SampleConfig) -> tuple[int, int, int, int]:
     """Returns the latent shape (C, F, h, w) of a preview by the settings, else of the first clip."""
     space = cache_set.space
-    frames = config.num_frames or cache_set.items[0].num_frames
-    height, width = config.height or cache_set.items[0].height, config.width or cache_set.items[0].width
+    clip = pictured(cache_set)
+    frames, height, width = (
+        config.num_frames or clip.num_frames,
+        config.height or clip.height,
+        config.width or clip.width,
+    )
     edge = 2 * space.spatial_stride * (1 + cache_set.kind.halves)
     for name, pixels in (("width", width), ("height", height)):
         if pixels % edge:
@@ -127,18 +132,23 @@ def _conditioning(
 ) -> Conditioning | None:
     if not cache_set.kind.tensors:
         return None
+    if cache_set.kind.in_context:
+        return stack_conditions([cache.read_condition(pictured(cache_set).condition_key)])
     key = config.condition_key
     if not key:
         _require_size_of_first_clip(cache_set, shape)
-        key = _pictured(cache_set).condition_key
+        key = pictured(cache_set).condition_key
     return stack_conditions([cache.read_condition(key, shape)])
 
 
-def _pictured(cache_set: CacheSet) -> CacheItem:
-    """Returns the clip whose conditioning and caption previews have: the first one; for camera paths a held-out one."""
+def pictured(cache_set: CacheSet) -> CacheItem:
+    """Returns the clip whose conditioning and caption previews have: the first one; for camera paths and context
+    streams one that is held out, if there is one."""
     if "camera" in cache_set.kind.tensors:
         size = cache_set.latent_shape(cache_set.items[0])
         return next((i for i in cache_set.held_out if cache_set.latent_shape(i) == size), cache_set.items[0])
+    if cache_set.kind.in_context and cache_set.held_out:
+        return cache_set.held_out[0]
     return cache_set.items[0]
 
 

@@ -2,8 +2,8 @@
 
 from .one_model import CLIPS, I2V, SMOKE, STILLS, TI2V, TWO_GPUS
 from .parts import NOTE, Graph, Link, Node
-from .two_experts import CHARACTER, TRAIN_THEN_GENERATE
+from .two_experts import CHARACTER, EDIT_PAIRS, TRAIN_THEN_GENERATE
 
 __all__ = ["GRAPHS", "NOTE", "Graph", "Link", "Node"]
 
-GRAPHS = (CLIPS, STILLS, CHARACTER, I2V, TI2V, TWO_GPUS, TRAIN_THEN_GENERATE, SMOKE)
+GRAPHS = (CLIPS, STILLS, CHARACTER, I2V, TI2V, TWO_GPUS, TRAIN_THEN_GENERATE, SMOKE, EDIT_PAIRS)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 HUB = "https://huggingface.co/Comfy-Org/Wan_2.1_ComfyUI_repackaged/resolve/main/split_files"
+_BERNINI = "https://huggingface.co/Comfy-Org/Bernini-R/resolve/main"
 HUB_22 = "https://huggingface.co/Comfy-Org/Wan_2.2_ComfyUI_Repackaged/resolve/main/split_files"
 
 SOCKET_ONLY = {"MODEL", "VAE", "CLIP", "CLIP_VISION", "IMAGE", "LATENT", "CONDITIONING", "VIDEO", "AUDIO"}
@@ -89,4 +90,6 @@ CORE: dict[str, Any] = {
 
 def url_of(file_name: str, folder: str) -> str:
     """Returns the download address of a model file."""
+    if "bernini" in file_name:
+        return f"{_BERNINI}/{folder}/{file_name}"
     return f"{HUB_22 if file_name.startswith('wan2.2') else HUB}/{folder}/{file_name}"

@@ -14,6 +14,8 @@ TI2V_5B = "wan2.2_ti2v_5B_fp16.safetensors"
 VAE_22 = "wan2.2_vae.safetensors"
 T2V_HIGH = "wan2.2_t2v_high_noise_14B_fp8_scaled.safetensors"
 T2V_LOW = "wan2.2_t2v_low_noise_14B_fp8_scaled.safetensors"
+BERNINI_HIGH = "wan2.2_bernini_r_high_noise_fp8_scaled.safetensors"
+BERNINI_LOW = "wan2.2_bernini_r_low_noise_fp8_scaled.safetensors"
 
 
 @dataclass(frozen=True)

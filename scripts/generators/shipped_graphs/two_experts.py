@@ -6,7 +6,22 @@ from typing import Any
 
 from memory_figures import note
 
-from .parts import APP, AS_APP, BEST_STEP, T2V_HIGH, T2V_LOW, UMT5, VAE_21, Graph, Link, Node, placed, training
+from .parts import (
+    APP,
+    AS_APP,
+    BERNINI_HIGH,
+    BERNINI_LOW,
+    BEST_STEP,
+    T2V_HIGH,
+    T2V_LOW,
+    UMT5,
+    VAE_21,
+    Graph,
+    Link,
+    Node,
+    placed,
+    training,
+)
 
 TRAINING = ("model vae clip kept", "cache dataset", "train")
 GENERATING = ("unet_high unet_low apply clip_out vae_out", "positive negative latent shift_high shift_low")
@@ -124,6 +139,47 @@ load each on its own model.
 and stops; Run again resumes it.""",
     placed(both_experts("my_character"), *TRAINING, tops=(0, 80, 80)),
     app=APP,
+)
+
+EDIT_PAIRS = Graph(
+    "09_wan22_bernini_edit_pairs",
+    f"""## Teach Bernini-R an edit from pairs (A14B, both models)
+
+**Files**, below ComfyUI's `models` folder:
+
+- `diffusion_models/{BERNINI_HIGH}`
+- `diffusion_models/{BERNINI_LOW}`
+- `vae/{VAE_21}`
+- `text_encoders/{UMT5}`
+
+**What is new here**: Bernini-R reads a source video, a reference video and up to 8 reference images. Its files look
+like those of Wan 2.2 T2V; files beside the clips make the difference, and the report of *Wan Video Dataset* says so.
+
+**Steps**
+
+1. Put pairs into a folder of ComfyUI's `input` folder: `one.mp4` is the edited clip, `one_source.mp4` the clip before
+the edit, `one.txt` the instruction. References, if any: `one_ref1.png` to `one_ref8.png`, `one_refvideo.mp4`. Every
+clip needs one of them; they are no clips themselves.
+2. Choose the folder in *Wan Video Dataset*, then press **Run**. Previews edit the source of a clip that is kept from
+training, else of the first clip.
+3. To use the LoRAs, load each on its own model, with ComfyUI's *Bernini Conditioning* (version 0.33 or newer).
+
+{BEST_STEP}
+
+**Memory**: from 12 GB (predicted). A source counts like the clip itself: 33 frames of 832x480 need what 65 frames need
+without one. *Train Wan LoRA* shows what is predicted for yours.
+
+**How long**: 1500 steps for each model, 3000 in all; a step takes about twice as long as without a source.""",
+    placed(
+        training(
+            model=BERNINI_HIGH,
+            low_noise_model=BERNINI_LOW,
+            dataset={"num_frames": 33, "width": 832, "height": 480},
+            train={"run_name": "my_edit", "steps": 3000},
+        ),
+        *TRAINING,
+        tops=(0, 80, 80),
+    ),
 )
 
 TRAIN_THEN_GENERATE = Graph(

@@ -129,14 +129,14 @@ def test_an_encoder_that_waits_gets_a_second_reader_where_there_are_cores(read, 
 def test_what_a_condition_reads_is_foreseen(name):
     for kind in (condition_named(name), condition_named(condition_named(name).masked or name)):
         control, mask = (Companion(path=Path(said), mark=(0, 0, 0)) for said in ("control", "mask"))
-        sample: Any = SimpleNamespace(bucket=Bucket(5, 32, 48), control=control, mask=mask)
+        sample: Any = SimpleNamespace(bucket=Bucket(5, 32, 48), control=control, mask=mask, context=())
         asked: list[Any] = []
 
         def pixels_of(_sample: Any, companion: Any, asked: list[Any] = asked) -> torch.Tensor:
             asked.append(companion)
             return torch.zeros(5, 32, 48, 3)
 
-        condition_from_files(sample, kind, pixels_of, PoolingCodec(), MeanVision())
+        condition_from_files(sample, kind, pixels_of, PoolingCodec(), MeanVision(), 16.0)
         assert asked == files_read(sample, kind), kind
 
 

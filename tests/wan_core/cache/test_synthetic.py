@@ -14,7 +14,7 @@ from tests.support.tiny_run import ONE_LOOK, TINY_I2V, TINY_TI2V, make_run
 from wan_core.cache import Batches, LatentCache, SyntheticConfig, synthetic_set
 from wan_core.errors import ConfigError
 from wan_core.files import atomic_write_json
-from wan_core.model import CONDITION_KINDS, WAN21_LATENTS, WAN22_LATENTS, condition_named
+from wan_core.model import CONDITION_KINDS, WAN21_LATENTS, WAN22_LATENTS, Conditioning, condition_named
 from wan_core.train import TrainConfig
 
 SMALL = {"width": 64, "height": 48, "num_frames": 9, "text_length": 5}
@@ -55,8 +55,12 @@ def test_a_count_is_the_same_clips_every_epoch_and_every_time(tmp_path):
 def test_every_kind_of_conditioning_is_drawn(tmp_path, name):
     """Fun-Control and Fun-InP models among them: what a model of that kind reads, in the sizes it reads."""
     kind = condition_named(name)
-    batch = Batches(make(name, channels=36), LatentCache(tmp_path), seed=0, batch_size=2).at(0)
-    drawn = {tensor: getattr(batch.conditioning, tensor) for tensor in kind.tensors}
+    channels = 16 if name == "context" else 36
+    batch = Batches(make(name, channels=channels), LatentCache(tmp_path), seed=0, batch_size=2).at(0)
+    given = batch.conditioning or Conditioning()
+    drawn = {name: getattr(given, name) for name in kind.tensors if not name.startswith("context")}
+    drawn |= {f"context.{number}": stream for number, stream in enumerate(given.context, 1)}
+    assert drawn.keys() == set(kind.tensors)
     assert drawn.pop("replaces", False) is False
     assert all(len(tensor) == len(batch.latents) and tensor.isfinite().all() for tensor in drawn.values())
 

@@ -12,7 +12,7 @@ from tests.support.tiny_run import TINY, kind_of
 from wan_core.dataset import stack_conditions, with_mask
 from wan_core.dataset.conditioning import given_frames, given_mask
 from wan_core.errors import CacheError, ConfigError
-from wan_core.model import CONDITION_KINDS, Conditioning, condition_named
+from wan_core.model import Conditioning, condition_named
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,6 @@ def test_every_task_says_what_it_needs(task, image_dim, frames, tensors):
     assert (kind.frames, kind.tensors) == (frames, tensors)
     assert condition_named(kind.name) is kind
     assert (kind.files == ("control",)) == (task in ("vace", "control"))
-    assert kind.makeable
     assert (kind.files == ("camera",)) == (task == "camera")
 
 
@@ -77,8 +76,7 @@ def test_fun_control_2_2_has_a_mask_between_control_and_start_image(condition_ch
     assert kind_of("control", shape).name == name
 
 
-def test_files_beside_the_clips_make_all_kinds():
-    assert all(kind.makeable for kind in CONDITION_KINDS.values())
+def test_masks_of_clips_change_the_kind():
     assert condition_named(condition_named("first_vision").masked).files == ("mask",)
     assert condition_named("vace").masked == ""
 

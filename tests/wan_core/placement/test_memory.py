@@ -20,10 +20,12 @@ from wan_core.checkpoint import dequantise, row_values, unpacking_bytes
 from wan_core.checkpoint.ggml import BLOCKS
 from wan_core.checkpoint.integers import INTEGERS
 from wan_core.config import settings_of
+from wan_core.errors import ConfigError
 from wan_core.lora import LoraConfig, adapter_parameters, check_targets, inject_lora
 from wan_core.model import (
     POLICIES,
     Numerics,
+    Route,
     WanShape,
     WanTransformer,
     block_of,
@@ -172,6 +174,21 @@ def test_swapped_weights_that_ranks_share_count_once_among_them() -> None:
     assert alone.host - shared.host == alone.pinned - shared.pinned == linears - linears // 4
     assert sum(alone.streamed.values()) - linears == 2 * 30 * 12 * dim
     assert (shared.devices, shared.streamed, shared.inputs) == (alone.devices, alone.streamed, alone.inputs)
+
+
+def test_the_tokens_of_a_context_are_counted_as_those_of_the_video_and_are_not_shared_out() -> None:
+    """A source as long as the clip: what blocks keep, and what they work in, is that of a clip twice as long."""
+    plain, twice = (estimate_memory(job(2), clips(frames)).devices["cuda:1"] for frames in (13, 26))
+    step = replace(clips(13), context=((13, 60, 104),))
+    found = estimate_memory(job(2), step).devices["cuda:1"]
+    assert step.tokens == clips(26).tokens
+    assert found.kept == twice.kept == pytest.approx(2 * plain.kept, rel=0.01)
+    assert plain.working < found.working <= twice.working
+    short = estimate_memory(job(2), replace(clips(13), context=((1, 60, 104),))).devices["cuda:1"]
+    assert short.kept - plain.kept == pytest.approx((twice.kept - plain.kept) / 13, rel=0.01)
+    for refused in ({"parts": 2}, {"routes": (Route(),)}):
+        with pytest.raises(ConfigError, match="cannot share out tokens or route them"):
+            estimate_memory(replace(job(1), **refused), step)  # type: ignore[arg-type]
 
 
 def outside_blocks() -> int:

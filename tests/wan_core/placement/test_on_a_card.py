@@ -35,6 +35,7 @@ LONG = (
     "two micro-batches",
     "two cards",
     "two cards at once",
+    "context, two cards at once, int8, swapped",
 )
 ONE_WAIT = {"copy to the host: wan_core/train/optimizer_state.py:read": 1}
 """the gradient norm and the loss, and with them what an offloaded optimizer steps"""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -15,6 +16,7 @@ from wan_core.model import Conditioning, Route, WanShape, WanTransformer, draw_p
 from wan_core.precision import PrecisionPolicy
 from wan_core.train import FlopCount
 
+Size = tuple[int, int, int]
 SIZE = (2, 3, 8, 12)  # clips, latent frames, height, width
 KINDS = {
     "text to video": TINY,
@@ -43,7 +45,9 @@ def model_of(shape: WanShape, targets: tuple[str, ...] = ()) -> WanTransformer:
     return model
 
 
-def counted(model: WanTransformer, routes: tuple[Route, ...] = (), text_rows: int = 512) -> tuple[int, int]:
+def counted(
+    model: WanTransformer, routes: tuple[Route, ...] = (), text_rows: int = 512, context: Sequence[Size] = ()
+) -> tuple[int, int]:
     """(forward, forward and backward) as torch counts them, attention in its plain form: nothing is computed twice."""
     passages = draw_passages(routes, SIZE[1], SIZE[2] * SIZE[3] // 4, [torch.Generator() for _ in routes])
     shape, (clips, frames, height, width) = model.shape, SIZE
@@ -52,6 +56,7 @@ def counted(model: WanTransformer, routes: tuple[Route, ...] = (), text_rows: in
         image_tokens=torch.randn(clips, image_rows(shape), shape.image_dim) if shape.image_dim else None,
         vace=torch.randn(clips, shape.vace_channels, *SIZE[1:]) if shape.vace_layers else None,
         camera=torch.randn(clips, 24, frames, 8 * height, 8 * width) if shape.camera_channels else None,
+        context=tuple(torch.randn(clips, 16, *size) for size in context),
     )
     if shape.identity_channels:
         one, small = (1, height, width), (frames, height // 2, width // 2)
@@ -107,6 +112,16 @@ def test_the_formula_counts_what_torch_counts(kind: str) -> None:
     forward, both, _ = by_formula(model)
     assert (forward, both) == pytest.approx(counted(model), rel=2e-3)
     assert forward < both < 3 * forward, "a frozen base has no weight gradients"
+
+
+def test_the_formula_counts_the_tokens_of_a_context() -> None:
+    model = model_of(TINY)
+    latent = torch.Size((SIZE[0], 16, *SIZE[1:]))
+    tokens = 3 * 4 * 6 + 4 * 5
+    found = FlopCount(model).of(latent, time_rows=1, image_rows=0, context_tokens=tokens)
+    measured = counted(model, context=((3, 8, 12), (1, 8, 10)))
+    assert (found.forward, found.useful) == pytest.approx(measured, rel=4e-3)
+    assert found.useful > 1.3 * by_formula(model)[1]
 
 
 @pytest.mark.parametrize("rows_differ", [False, True])

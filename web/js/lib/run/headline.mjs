@@ -23,7 +23,10 @@ export function headlineOf({ chip, about, live, detail, history, fits = true, no
   if (chip === "Cache") return headline("busy", encoding(about));
   if (about?.kind === "waits") return headline("busy", t("Waiting for the nodes before it"));
   if (about?.kind === "blocked")
-    return headline("stopped", t("Not trained: {node} failed. Look there.", { node: about.node }));
+    return headline(
+      "stopped",
+      t("Not trained: {node} failed. The red box says what to do.", { node: about.node }),
+    );
   const state = live ? "running" : detail?.state;
   if (state === "failed") return null;
   if (state === "done" && detail) return headline("done", doneText(detail, history));

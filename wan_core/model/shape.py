@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -31,6 +32,7 @@ class InBlock(NamedTuple):
     """its name within the block, for example self_attn.q.weight; "" for the block itself"""
 
 
+@lru_cache(maxsize=1 << 14)  # a plan asks for each weight of a model hundreds of times
 def block_of(name: str) -> InBlock | None:
     """Returns where the weight or module `name` (original Wan name) lies; None outside the blocks.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import torch
 from torch import Tensor, nn
@@ -72,22 +72,15 @@ class JobShape:
     def base_weights(self) -> tuple[tuple[str, str, int, bool], ...]:
         """Of every base weight its device, its block ("" outside of blocks), its stored bytes, and whether it is one
         of a linear."""
-        model = model_without_values(self.shape, self.numerics)
-        linears = {name for name, module in model.named_modules() if isinstance(module, nn.Linear)}
         return tuple(
-            (
-                str(self.placement.device_of(n)),
-                _block_name(n),
-                self.storage_bytes(n, p),
-                n.rpartition(".")[0] in linears,
-            )
-            for n, p in model.named_parameters()
+            (str(self.placement.device_of(name)), block, self.storage_bytes(name, parameter), of_a_linear)
+            for name, parameter, block, of_a_linear in _weights_of(self.shape, self.numerics)
         )
 
     @cached_property
     def largest_values(self) -> int:
         """How many values the largest base weight has."""
-        return max(p.numel() for p in model_without_values(self.shape, self.numerics).parameters())
+        return max(parameter.numel() for _, parameter, _, _ in _weights_of(self.shape, self.numerics))
 
     def tokens(self, step: StepShape) -> tuple[int, ...]:
         """Returns how many tokens of a clip go through each layer of the main stream."""
@@ -115,15 +108,29 @@ class JobShape:
 
     def as_block(self, adapt: Callable[[nn.Module], None], layer: int) -> AsBlock:
         """Returns what adapts a short model whose layers are all like `layer`; `adapt`: of this job."""
-        second = [
-            block.number for name in self.adapter_values if (block := block_of(name)) and block.stream != "blocks"
-        ]
-        return AsBlock(adapt, self.layouts[layer], min(second, default=0))
+        return AsBlock(adapt, self.layouts[layer], self._first_of_second_stream)
+
+    @cached_property
+    def _first_of_second_stream(self) -> int:
+        blocks = [block for name in self.adapter_values if (block := block_of(name)) is not None]
+        return min([block.number for block in blocks if block.stream != "blocks"], default=0)
 
     def unchecked_on(self, device: torch.device) -> int:
         """Returns how many of the last blocks, which keep their activations, lie on `device`."""
         last = self.placement.block_devices[len(self.placement.block_devices) - self.recomputing.unchecked :]
         return sum(one == device for one in last)
+
+
+@lru_cache(maxsize=8)
+def _weights_of(shape: WanShape, numerics: Numerics) -> tuple[tuple[str, Tensor, str, bool], ...]:
+    """Returns of every base weight its name, itself without values, its block ("" outside of blocks), and whether it
+    is one of a linear; cached: planning one job needs them dozens of times."""
+    model = model_without_values(shape, numerics)
+    linears = {name for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    return tuple(
+        (name, parameter, _block_name(name), name.rpartition(".")[0] in linears)
+        for name, parameter in model.named_parameters()
+    )
 
 
 def _block_name(name: str) -> str:

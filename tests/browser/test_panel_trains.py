@@ -19,6 +19,7 @@ from environment import OTHER_FRONTEND
 
 from tests.browser.conftest import PATIENCE_MS, Canvas, tiny_canvas
 from tests.browser.test_panel import TAB
+from tests.support.preforked import PreforkedEngine
 
 pytestmark = pytest.mark.browser
 
@@ -75,6 +76,16 @@ def nothing_left_running(canvas: Any) -> Iterator[None]:
 
 
 @pytest.fixture
+def slow_engine(preforked: PreforkedEngine | None) -> Iterator[None]:
+    """Workers wait before each step until the test ends."""
+    if preforked:
+        preforked.slow.touch()
+    yield
+    if preforked:
+        preforked.slow.unlink()
+
+
+@pytest.fixture
 def vue(canvas_context: Any, canvas: Any) -> Iterator[Any]:
     """A second page of the same server, which draws nodes with Vue. The first keeps drawing on the canvas."""
     canvas.server.setting("Comfy.VueNodes.Enabled", True)
@@ -111,6 +122,7 @@ def ended(canvas: Any) -> None:
 
 
 # The shipped frontend trains in test_train_on_canvas.py.
+@pytest.mark.usefixtures("slow_engine")
 @pytest.mark.parametrize("restarts", [False, pytest.param(True, marks=pytest.mark.soak)], ids=["", "restart"])
 @pytest.mark.parametrize("frontend", [pytest.param("shipped", marks=pytest.mark.soak), OTHER_FRONTEND], indirect=True)
 def test_a_run_is_stopped_reloaded_resumed_and_watched_by_a_page_of_each_kind(

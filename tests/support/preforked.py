@@ -4,6 +4,7 @@ same pipes, signals and exit codes, without the five seconds of imports each. PO
     with PreforkedEngine(folder) as engine:
         ComfyServer(base, env=engine.environment)    # its test pack makes engine.python the server's sys.executable
         engine.real.touch()                          # workers from now on are started as for a user; unlink to end
+        engine.slow.touch()                          # workers from now on wait before each step; unlink to end
 
 A server whose environment has FIRST gets workers that run this code before anything else.
 
@@ -24,12 +25,15 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
 DOOR = Path(__file__).with_name("engine_door.py")
 FIRST = "TINY_ENGINE_FIRST"
+WAIT_S = 0.1
+"""before each step of a slow worker"""
 
 
 class PreforkedEngine:
@@ -39,7 +43,7 @@ class PreforkedEngine:
         # A socket's path has room for some 100 characters; a test's folder may be deeper.
         self._short = tempfile.TemporaryDirectory(prefix="wt")
         place = Path(self._short.name) / "door"
-        self.real = Path(f"{place}.real")
+        self.real, self.slow = Path(f"{place}.real"), Path(f"{place}.slow")
         self.python = folder / "python"
         door = shlex.join([sys.executable, "-I", "-S", str(DOOR), str(place), sys.executable])
         self.python.write_text(f'#!/bin/sh\nexec {door} "$@"\n')
@@ -124,12 +128,27 @@ def work(request: dict[str, Any], pipes: list[int]) -> None:
         os.environ.clear()
         os.environ.update(request["environment"])
         exec(os.environ.get(FIRST, ""), {})  # noqa: S102
+        if Path(f"{sys.argv[1]}.slow").exists():
+            wait_before_each_step()
         from wan_core.__main__ import main
 
         code = int(main(request["words"]))
     finally:
         sys.stderr.flush()
         os._exit(code)
+
+
+def wait_before_each_step() -> None:
+    """For a test that watches a run: at its own pace it would take a core meanwhile, and give pages points to draw."""
+    from wan_core.train import Trainer
+
+    at_once = Trainer._train_step
+
+    def later(trainer: Trainer, step: int) -> None:
+        time.sleep(WAIT_S)
+        at_once(trainer, step)
+
+    Trainer._train_step = later
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
 from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
@@ -344,4 +345,4 @@ def test_every_command_has_an_example_that_its_own_parser_reads() -> None:
     assert commands.keys() - {"cache"} == _EXAMPLES.keys()
     for name, lines in _EXAMPLES.items():
         for line in lines:
-            assert parser.parse_args(line.split()).command == name
+            assert parser.parse_args(shlex.split(line)).command == name

@@ -70,7 +70,7 @@ CAPTION_KEYS = ("caption", "text", "prompt", "description")
 """names of captions in JSON files and lists, the most usual first"""
 
 LINK_OUTSIDE = "is a link that leads outside the allowed folders; put the file itself into the dataset folder"
-"""refusal of a link in a dataset folder (S2, S16)"""
+"""refusal of a link in a dataset folder (S2 and S16 of docs/use/security.md)"""
 
 
 def read_caption(path: Path, *, allowed: Sequence[Path] = ()) -> str:

@@ -99,7 +99,7 @@ class LokrAdapter(LinearAdapter):
 
 
 class LohaAdapter(LinearAdapter):
-    """W + scale * (w1_a @ w1_b) * (w2_a @ w2_b), the third product elementwise."""
+    """W + scale * (w1_a @ w1_b) * (w2_a @ w2_b): two matrix products, multiplied elementwise."""
 
     parts = _LOHA
 

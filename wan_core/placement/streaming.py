@@ -61,9 +61,9 @@ class _OffloadedBlock:
     """
 
     def __init__(self, name: str, block: nn.Module, copies: Copies, shared: Shared | None) -> None:
-        """Moves them there: those of linears to `shared` memory, where that can be had.
+        """Moves the frozen tensors of `block` to host memory: those of linears to `shared` memory, if there is some.
 
-        Everything else is this process's own, for LoRAs of previews change it in place (lora/frozen.py).
+        All others are owned by this process, because LoRAs of previews change them in place (lora/frozen.py).
         """
         self._block, self._copies = block, copies
         self._frozen: list[_Frozen] = []

@@ -148,7 +148,7 @@ _OTHERS = (
     Card("Quadro RTX 6000", 24, 130.5e12, 0.672e12, attention=_EFFICIENT),
     Card("Quadro RTX 8000", 48, 130.5e12, 0.672e12, attention=_EFFICIENT),
 )
-"""known by name; those above also stand for their size"""
+"""cards recognised by name only; CARDS also serve for an unknown card of their size"""
 _OTHER_CARD = frozenset({"Ti", "SUPER", "Laptop", "D", "Max"})
 """words behind a number that make it another card"""
 

@@ -144,7 +144,7 @@ class Experts:
 
     def progress(self) -> dict[str, Any]:
         """Returns the counters of a saved step: steps, ranks, the batches of a step where the run began on other ranks,
-        what quantized weights at load, and the tokens of a chunk where they are not CHUNK_TOKENS."""
+        `QuantizedBy` of base weights quantized at load, and the tokens of a chunk where they are not CHUNK_TOKENS."""
         steps = {"expert_steps": [expert.good_step for expert in self.all]} if self.both else {}
         marks = {
             f"{prefix_of(expert)}quantized_by": expert.quantized_by.to_dict()

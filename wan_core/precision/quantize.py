@@ -172,7 +172,7 @@ def _groups(shape: Sequence[int], scheme: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizedBy(Config):
-    """Which code quantized the 8-bit weights of a run: another version may quantize the same file to other values."""
+    """The code that quantized 8-bit weights of a run: another version may quantize the same file to other values."""
 
     weights: str
     """digest of a known weight, quantized and unpacked"""

@@ -1,4 +1,4 @@
-"""Templates 01 and 03 as apps of the newer frontend: what a training needs, and its panel, without the canvas."""
+"""Template 02 as an app of the newer frontend: what a training needs, and its panel, without the canvas."""
 
 from __future__ import annotations
 

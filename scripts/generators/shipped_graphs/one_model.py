@@ -70,7 +70,7 @@ STILLS = Graph(
 **Steps**
 
 1. Make a folder in ComfyUI's `input` folder. Put 10 to 30 pictures there, and beside each `name.png` a
-`name.txt` that says what is to be seen.
+`name.txt` that describes it.
 2. Press **R**, then choose the folder in *Wan Video Dataset*. No `.txt` files? Fill in `trigger_word`.
 3. Press **Run**. Previews play in *Train Wan LoRA*; the LoRA appears in `loras/wan_trainer`.
 

@@ -10,7 +10,7 @@ import numpy as np
 from learning.bench_candidates import AND, CANDIDATES, OPTIMIZERS, OURS
 from learning.bench_file import Line
 from learning.bench_recipes import SCALE
-from learning.bench_stats import LENGTH, Shares, against, bootstrap, percent, shares
+from learning.bench_stats import LENGTH, Shares, against, bootstrap, cost, percent, shares
 from shapeworld.scores import markdown_table
 
 Curves = Mapping[str, Mapping[int, list[Line]]]
@@ -26,22 +26,22 @@ def _arms(lines: Sequence[Line]) -> dict[tuple[str, float], list[Line]]:
 
 
 def _against_ours(lines: Sequence[Line], wanted: Callable[[str], bool]) -> list[tuple[object, ...]]:
-    """Rows of arms, most concepts first: recipe, rate, concepts, learnt, minus ours at its own rate, CPU seconds."""
+    """Rows of arms, most concepts first: recipe, rate, concepts, learnt, minus ours at its own rate, cost in ours."""
     arms = _arms(lines)
     ours = shares(arms.get((OURS.name, OURS.own_rate), []))
+    of_ours = [line for line in lines if line["recipe"] == OURS.name and line["steps"] == LENGTH]
     rows = []
     for (recipe, rate), own in arms.items():
         if not wanted(recipe):
             continue
         mine = shares(own)
         apart = [mine[concept] - ours[concept] for concept in mine if concept in ours] or [0.0]
-        seconds = np.mean([line["train_cpu_s"] for line in own])
-        row = (recipe, f"{rate:g}", len(mine), percent(mine), against(mine, ours), f"{seconds:.0f}")
+        row = (recipe, f"{rate:g}", len(mine), percent(mine), against(mine, ours), cost(own, of_ours))
         rows.append((-len(mine), -float(np.mean(apart)), row))
     return [row for *_, row in sorted(rows, key=lambda one: one[:2])]
 
 
-_HEAD = ("change", "rate", "concepts", "learnt, %", "minus ours", "CPU s")
+_HEAD = ("change", "rate", "concepts", "learnt, %", "minus ours", "cost")
 
 
 def candidates(lines: Sequence[Line]) -> str:

@@ -52,6 +52,20 @@ def against(mine: Shares, ours: Shares) -> str:
     return f"{mean:+.0f}" + (f" ± {error:.0f}" if len(both) > 1 else "")
 
 
+def cost(mine: Sequence[Line], ours: Sequence[Line]) -> str:
+    """Training CPU seconds of a cell as a multiple of ours, over the kinds of CPU that ran both; "" without any."""
+
+    def seconds(lines: Sequence[Line]) -> dict[str, float]:
+        by_cpu = defaultdict[str, list[float]](list)
+        for line in lines:
+            by_cpu[line["cpu"]].append(line["train_cpu_s"])
+        return {cpu: float(np.mean(own)) for cpu, own in by_cpu.items()}
+
+    one, other = seconds(mine), seconds(ours)
+    ratios = [one[cpu] / other[cpu] for cpu in one if cpu in other]
+    return f"{np.mean(ratios):.1f}" if ratios else ""
+
+
 def best_rates(lines: Sequence[Line]) -> dict[str, list[Line]]:
     """Recipe -> the lines of its best rate, among those tried on most concepts."""
     by_rate = defaultdict[str, dict[float, list[Line]]](dict)

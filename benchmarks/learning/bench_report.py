@@ -225,8 +225,8 @@ A rate is dropped after three concepts unless it is one of the best two of its r
 
 Ours with one change, at our rate or at one that the change is known to move. "minus ours": percentage points on the
 concepts that both were run on, ours at its default rate. A candidate is dropped after three and six concepts unless it
-is among the best; only rows with twelve or twenty concepts say how much one gains, and the best of many are the
-luckiest too.
+is among the best. The best of many are the luckiest too: "after the first three" is the difference on concepts that
+nothing was chosen on, and says how much a change gains.
 
 {candidates}
 

@@ -269,11 +269,19 @@ FAMILIES = (
     Family(
         task="animate",
         models=(Model(name="2.2 Animate-14B", dim=5120, in_channels=36, clip=True),),
-        marks=("face_adapter.",),
-        template=replace(_UNKNOWN, official=Official(20, 1.0, 5.0, frames=77)),
+        marks=("pose_patch_embedding.", "motion_encoder.", "face_encoder."),
+        conditioning="animate",
         fps=30.0,
+        template=Template(
+            "video_wan2_2_14B_animate",
+            20,
+            1.0,
+            5.0,
+            (640, 640, 77),
+            "euler",
+            official=Official(20, 1.0, 5.0, frames=77),
+        ),
         versions=("2.2", "2.2"),
-        trained=False,
     ),
     Family(
         task="dancer",

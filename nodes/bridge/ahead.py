@@ -16,7 +16,6 @@ from ...wan_core.errors import ConfigError, WanTrainerError
 from ...wan_core.job import is_free_of_clips, sized_as_template, with_global_batch, with_model_values
 from ...wan_core.load import inspect_model
 from ...wan_core.lora import FrozenLora, LoraConfig
-from ...wan_core.model import LatentSpace
 from ...wan_core.placement import StepShape
 from ...wan_core.plan import Workload, beside_preview, measured_ratios_of
 from ...wan_core.sampler import AS_TEMPLATE, SampleConfig, read_prompts
@@ -65,14 +64,13 @@ class Ahead:
         train = TrainConfig.from_dict({**(dict(settings.train) if settings else {}), **own})
         train = with_global_batch(with_model_values(train, file.variant), plan.placement.batches)
         base = settings.lora if settings else LoraConfig()
-        grid, space = file.variant.size_multiple, file.variant.latents
-        steps = [_step(size, grid, space, train.batch_size) for size in self._clip_sizes(body)]
+        steps = [_step(size, file.variant, train.batch_size) for size in self._clip_sizes(body)]
         step = max(steps, key=lambda one: one.tokens)
         preview, gives_way, beside = None, False, 0
         if train.preview_every_n_steps and body.get("preview") is not None:
             (size,) = _sizes([body["preview"]], least=0)
             own, gives_way = _as_template(size, body, file.variant, train)
-            previews = [_preview(one, grid, space, step) for one in _own_sizes(own, body.get("prompts"))]
+            previews = [_preview(one, file.variant, step) for one in _own_sizes(own, body.get("prompts"))]
             preview = max(previews, key=lambda one: one.tokens)
             beside = beside_preview(plan, roots, file, expert, self._loras(body.get("loras")))
         both = bool(model.plan.low_noise_file) and expert not in ("high", "low")
@@ -250,21 +248,22 @@ def _own_sizes(size: tuple[int, int, int], prompts: Any) -> list[tuple[int, int,
     return _sizes([list(one) for one in found], least=0) if found else [size]
 
 
-def _step(size: tuple[int, int, int], grid: int, space: LatentSpace, batch_size: int) -> StepShape:
+def _step(size: tuple[int, int, int], variant: WanVariant, batch_size: int) -> StepShape:
     """Returns the shape of a micro-batch, with clips cut to the model's grid as a scan cuts them."""
-    width, height, frames = size
+    (width, height, frames), space = size, variant.latents
+    grid = variant.size_multiple
     # 4n+1 frames and multiples of `grid` pixels, rounded down.
     return StepShape(
         batch_size=batch_size,
-        latent_frames=space.latent_frames((frames - 1) // space.temporal_stride * space.temporal_stride + 1),
+        latent_frames=variant.latent_frames((frames - 1) // space.temporal_stride * space.temporal_stride + 1),
         latent_height=max(height // grid, 1) * grid // space.spatial_stride,
         latent_width=max(width // grid, 1) * grid // space.spatial_stride,
     )
 
 
-def _preview(size: tuple[int, int, int], grid: int, space: LatentSpace, clip: StepShape) -> StepShape:
+def _preview(size: tuple[int, int, int], variant: WanVariant, clip: StepShape) -> StepShape:
     width, height, frames = size
-    own = _step((max(width, 1), max(height, 1), max(frames, 1)), grid, space, 1)
+    own = _step((max(width, 1), max(height, 1), max(frames, 1)), variant, 1)
     return StepShape(
         batch_size=1,
         latent_frames=own.latent_frames if frames else clip.latent_frames,

@@ -118,7 +118,7 @@ def _entry(conditioning: Any, name: str) -> tuple[Tensor, dict[str, Any]]:
     return tensor, values
 
 
-def _channels(values: dict[str, Any], place: int, raw: Tensor, name: str, variant: WanVariant) -> Tensor:
+def _channels(values: dict[str, Any], place: int, _raw: Tensor, name: str, variant: WanVariant) -> Tensor:
     """Returns the channels concatenated to the noised latent: a mask where the model takes one, then images."""
     wanted = variant.shape.condition_channels
     image = values.get("concat_latent_image")
@@ -139,18 +139,18 @@ def _channels(values: dict[str, Any], place: int, raw: Tensor, name: str, varian
             f"The image latents of {name} have {image.shape[0]} channels, {variant.name} reads {wanted}. Use the "
             "conditioning node made for this model."
         )
-    return ordinary(torch.cat([_mask(values.get("concat_mask"), place, raw), image]))
+    return ordinary(torch.cat([_mask(values.get("concat_mask"), place, image), image]))
 
 
-def _mask(mask: Tensor | None, place: int, raw: Tensor) -> Tensor:
-    """Returns (4, F, h, w), 1 where a frame is given."""
+def _mask(mask: Tensor | None, place: int, image: Tensor) -> Tensor:
+    """Returns (4, F, h, w) for image latents (C, F, h, w), 1 where a frame is given."""
     if mask is None:
-        return torch.zeros(_MASK_CHANNELS, *raw.shape[1:])
+        return torch.zeros(_MASK_CHANNELS, *image.shape[1:])
     given = 1.0 - _one(mask, place).float().cpu()  # ComfyUI stores 0 where a frame is given
     # ComfyUI often stores one channel for all four, and may stop before the last frame.
     if given.shape[0] != _MASK_CHANNELS:
         given = given.mean(0, keepdim=True).expand(_MASK_CHANNELS, -1, -1, -1)
-    missing = raw.shape[1] - given.shape[1]
+    missing = image.shape[1] - given.shape[1]
     return torch.nn.functional.pad(given, (0, 0, 0, 0, 0, missing)) if missing > 0 else given
 
 
@@ -210,23 +210,29 @@ def _stream(index: int, values: dict[str, Any], place: int, _raw: Tensor, _name:
     return ordinary(_normalised(_one(values[_CONTEXT][index], place), variant))
 
 
+def _pose(values: dict[str, Any], place: int, _raw: Tensor, name: str, variant: WanVariant) -> Tensor:
+    """Returns the latent of a pose video, (16, F, h, w); SCAIL's is of half the size."""
+    return ordinary(_normalised(_one(_wired(values, "pose_video_latent", "pose_video", name, variant), place), variant))
+
+
+def _face(values: dict[str, Any], place: int, _raw: Tensor, name: str, variant: WanVariant) -> Tensor:
+    """Returns the pixels of the face video, (3, T, 512, 512) in [-1, 1]."""
+    return ordinary(_one(_wired(values, "face_video_pixels", "face_video", name, variant), place))
+
+
 def _references(values: dict[str, Any], place: int, _raw: Tensor, name: str, variant: WanVariant) -> Tensor:
-    images = _scail(values, "reference_latents", "reference_image", name, variant)
+    images = _wired(values, "reference_latents", "reference_image", name, variant)
     return ordinary(torch.cat([_normalised(_one(image, place), variant) for image in images], dim=1))
-
-
-def _pose_stream(values: dict[str, Any], place: int, _raw: Tensor, name: str, variant: WanVariant) -> Tensor:
-    return ordinary(_normalised(_one(_scail(values, "pose_video_latent", "pose_video", name, variant), place), variant))
 
 
 def _reference_masks(values: dict[str, Any], place: int, raw: Tensor, name: str, variant: WanVariant) -> Tensor:
     """Returns the masks (28, R, h, w) of references, the primary one first; ComfyUI stores it last, zeros behind it."""
-    masks = _one(_scail(values, "ref_mask_28ch", "reference_image_mask", name, variant), place)
+    masks = _one(_wired(values, "ref_mask_28ch", "reference_image_mask", name, variant), place)
     return ordinary(masks[: len(masks) - raw.shape[1]].roll(1, dims=0).movedim(1, 0).float().cpu())
 
 
 def _pose_masks(values: dict[str, Any], place: int, _raw: Tensor, name: str, variant: WanVariant) -> Tensor:
-    masks = _one(_scail(values, "driving_mask_28ch", "pose_video_mask", name, variant), place)
+    masks = _one(_wired(values, "driving_mask_28ch", "pose_video_mask", name, variant), place)
     return ordinary(masks.movedim(1, 0).float().cpu())
 
 
@@ -234,11 +240,12 @@ def _replaces(values: dict[str, Any], _place: int, _raw: Tensor, _name: str, _va
     return torch.tensor([float(not values.get("ref_mask_flag", True))])
 
 
-def _scail(values: dict[str, Any], key: str, wired: str, name: str, variant: WanVariant) -> Any:
+def _wired(values: dict[str, Any], key: str, wired: str, name: str, variant: WanVariant) -> Any:
     found = values.get(key)
     if found is None:
+        node = "WanAnimateToVideo" if variant.conditioning.leading_frames else "WanSCAILToVideo"
         raise DatasetError(
-            f"The CONDITIONING of {name} has no {key}, and {variant.name} reads it. Send it through WanSCAILToVideo "
+            f"The CONDITIONING of {name} has no {key}, and {variant.name} reads it. Send it through {node} "
             f"with {wired}."
         )
     return found
@@ -250,7 +257,9 @@ _READ = {
     "vace": _vace,
     "camera": _camera,
     "references": _references,
-    "pose_stream": _pose_stream,
+    "pose": _pose,
+    "face": _face,
+    "pose_stream": _pose,
     "reference_masks": _reference_masks,
     "pose_masks": _pose_masks,
     "replaces": _replaces,

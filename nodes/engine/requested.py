@@ -77,7 +77,7 @@ class RequestedTraining:
             if not found or not job.preview or found.latent_height != job.preview.latent_height:
                 return config  # not even one frame of that size fits
             frames.append(found.latent_frames)
-        return replace(wanted, num_frames=(min(frames) - 1) * variant.latents.temporal_stride + 1)
+        return replace(wanted, num_frames=variant.num_frames(min(frames)))
 
     def job(self, expert: str, clips: CacheSet) -> Workload:
         """Returns the planner's job of one expert on these clips."""

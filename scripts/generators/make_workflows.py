@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from shipped_graphs import GRAPHS, NOTE, Graph, Link, Node
-from shipped_graphs.core_nodes import CONTROL, CORE, FOLDERS, SOCKET_ONLY, url_of
+from shipped_graphs.core_nodes import CONTROL, CORE, FOLDERS, SOCKET_ONLY, folder_of, url_of
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT))
@@ -116,7 +116,7 @@ def properties(graph: Graph, node: Node, widgets: list[dict[str, Any]], version:
     if core and node.title:
         found[TITLED] = node.title
     files = [
-        (node.inputs[e["name"]], FOLDERS[e["name"]])
+        (node.inputs[e["name"]], folder_of(node.kind, e["name"]))
         for e in widgets
         if e["name"] in FOLDERS.keys() & node.inputs.keys()
     ]

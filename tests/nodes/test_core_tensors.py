@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -97,6 +98,30 @@ def test_image_tokens_are_read_for_the_models_that_have_them(core: Any, models: 
     del values["clip_vision_output"]
     with pytest.raises(ValueError, match="has no CLIP vision output"):
         list(core.read_clips([{"samples": drawn(1, 16, 3, 4, 6)}], [conditioning(**values)], variant))
+
+
+def test_what_core_animate_makes_is_read_by_the_names_of_the_model(core: Any, models: Any) -> None:
+    variant, theirs = models("wan_tiny_i2v_clip")
+    families = sys.modules[type(variant.family).__module__].FAMILIES
+    variant = replace(variant, family=next(family for family in families if family.task == "animate"))
+    raw, image, pose = drawn(1, 16, 3, 4, 6), drawn(1, 16, 4, 4, 6, seed=1), drawn(1, 16, 3, 4, 6, seed=2)
+    mask = torch.cat([torch.zeros(1, 4, 1, 4, 6), torch.ones(1, 4, 3, 4, 6)], 2)
+    values = {
+        "concat_latent_image": image,
+        "concat_mask": mask,
+        "pose_video_latent": pose,
+        "face_video_pixels": drawn(1, 3, 9, 8, 8),
+        "clip_vision_output": {"penultimate_hidden_states": drawn(1, 257, 1280)},
+    }
+    (clip,) = core.read_clips([{"samples": raw}], [conditioning(**values)], variant)
+    torch.testing.assert_close(clip.condition["pose"], theirs.process_latent_in(pose)[0], atol=1e-6, rtol=1e-6)
+    assert clip.condition["channels"].shape == (20, 4, 4, 6)
+    assert torch.equal(clip.condition["channels"][:4], 1 - mask[0])
+    assert torch.equal(clip.condition["face"], values["face_video_pixels"][0])
+    assert clip.latent.shape == (16, 3, 4, 6)
+    del values["face_video_pixels"]
+    with pytest.raises(ValueError, match=r"has no face_video, and .* Connect face_video of WanAnimateToVideo"):
+        list(core.read_clips([{"samples": raw}], [conditioning(**values)], variant))
 
 
 @pytest.mark.filterwarnings("ignore:Using torch.cross without:UserWarning")  # core's own

@@ -12,6 +12,7 @@ from safetensors.torch import save
 
 from tests.support.forked import ForkServer
 from wan_core.cache import CacheItem, CacheSet, LatentCache
+from wan_core.checkpoint import to_file
 from wan_core.families import FAMILIES, Template
 from wan_core.files import Roots, atomic_write_json
 from wan_core.job.choose import choose_run, prepare_run
@@ -39,6 +40,7 @@ TINY_FLF2V = replace(TINY_I2V_21, image_positions=514)
 TINY_CONTROL = replace(TINY, in_channels=48)
 TINY_VACE = replace(TINY, vace_layers=(0,))
 TINY_CAMERA = replace(TINY, in_channels=36, camera_channels=24)
+TINY_ANIMATE = replace(TINY_I2V_21, num_layers=5, pose_channels=16, face_layers=(0,))
 TINY_SCAIL2 = replace(TINY, in_channels=20, image_dim=1280, pose_stream_channels=20, identity_channels=28)
 TINY_TI2V = replace(TINY, in_channels=48, out_channels=48)
 
@@ -65,7 +67,7 @@ def random_weights(shape: WanShape = TINY, seed: int = 0) -> dict[str, torch.Ten
 @lru_cache(maxsize=4)
 def _file_of(shape: WanShape, seed: int = 0) -> bytes:
     """The base file that holds them; tests make the same few over and over."""
-    return save(random_weights(shape, seed))
+    return save({to_file(name): value for name, value in random_weights(shape, seed).items()})
 
 
 FAMILY = {family.task: family for family in FAMILIES}
@@ -88,6 +90,7 @@ def _kind_of(shape: WanShape) -> ConditionKind:
         "flf2v": shape.image_positions,
         "vace": shape.vace_layers,
         "camera": shape.camera_channels,
+        "animate": shape.pose_channels,
     }
     return kind_of(next((task for task, mark in marks.items() if mark), tasks.get(shape.in_channels, "t2v")), shape)
 
@@ -136,8 +139,10 @@ def make_roots(
         if kind.tensors:
             given = torch.Generator().manual_seed(50 + index)
             sizes: dict[str, tuple[int, ...]] = {
-                "channels": (shape.condition_channels, frames, height, width),
+                "channels": (shape.condition_channels, frames + kind.leading_frames, height, width),
                 "image_tokens": (257 * max(len(kind.frames), 1), 1280),
+                "pose": (shape.pose_channels, frames, height, width),
+                "face": (3, 4 * frames - 3, 512, 512),
                 "references": (16, 1, height, width),
                 "pose_stream": (16, frames, height // 2, width // 2),
                 "reference_masks": (28, 1, height, width),

@@ -65,6 +65,7 @@ def comfyui(tree: str) -> tuple[Callable[[Shape], nn.Module], Run, list[Any]]:
     comfy.options.enable_args_parsing()
     import comfy.ldm.flux.layers
     import comfy.ldm.wan.model as wan
+    import comfy.ldm.wan.model_animate as animate
     import comfy.model_management
     import comfy.ops
 
@@ -82,6 +83,8 @@ def comfyui(tree: str) -> tuple[Callable[[Shape], nn.Module], Run, list[Any]]:
         if shape["vace_layers"]:
             extra = {"vace_layers": len(shape["vace_layers"]), "vace_in_dim": shape["vace_channels"]}
             return wan.VaceWanModel(**settings | extra | {"model_type": "vace"})
+        if shape["pose_channels"]:
+            return animate.AnimateWanModel(**settings | {"model_type": "animate"})
         if shape["camera_channels"]:
             kind = "camera" if shape["image_dim"] else "camera_2.2"
             extra = {"model_type": kind, "in_dim_control_adapter": shape["camera_channels"]}
@@ -95,6 +98,7 @@ def comfyui(tree: str) -> tuple[Callable[[Shape], nn.Module], Run, list[Any]]:
         if "references" in case:
             return driven(model, case)
         names = {"camera": "camera_conditions", "reference": "reference_latent"}
+        names |= {"pose": "pose_latents", "face": "face_pixel_values"}
         extra: dict[str, Any] = {theirs: case[ours] for ours, theirs in names.items() if ours in case}
         if "vace" in case:
             extra |= {"vace_context": case["vace"].unsqueeze(1), "vace_strength": [float(case["vace_strength"])]}
@@ -122,6 +126,7 @@ def comfyui(tree: str) -> tuple[Callable[[Shape], nn.Module], Run, list[Any]]:
 
     exact = [
         mock.patch.object(wan, "sinusoidal_embedding_1d", exact_sinusoid),
+        mock.patch.object(animate, "sinusoidal_embedding_1d", exact_sinusoid),
         mock.patch.object(comfy.ldm.flux.layers, "rope", exact_rope),
     ]
     return build, run, exact
@@ -168,7 +173,6 @@ def diffusers() -> tuple[Callable[[Shape], nn.Module], Run, list[Any]]:
 
 def original_name(name: str) -> str:
     """diffusers' name -> original, those of VACE's second stream too."""
-    sys.path.insert(0, str(Path(__file__).parents[2]))
     from wan_core.checkpoint import to_original
 
     if not name.startswith("vace_blocks."):
@@ -177,35 +181,48 @@ def original_name(name: str) -> str:
     return "vace_" + inner.replace("proj_out", "after_proj")
 
 
+def first_values(pictures: Tensor) -> Tensor:
+    """Stands for the motion encoder: pictures (P, 3, 512, 512) -> (P, 512)."""
+    return pictures.flatten(1)[:, :512]
+
+
 def weights_for(model: nn.Module, case: Case, rename: Callable[[str], str]) -> Case:
     """Every weight of `model` and every weight of the case, each exactly once."""
     ours = {name.removeprefix("w."): value for name, value in case.items() if name.startswith("w.")}
-    theirs = {name: rename(name) for name in model.state_dict()}
+    theirs = {name: rename(name) for name in model.state_dict() if not name.endswith(".kernel")}  # of a blur: fixed
     assert sorted(theirs.values()) == sorted(ours), set(theirs.values()) ^ set(ours)
-    return {name: ours[original] for name, original in theirs.items()}
+    fixed = {name: value for name, value in model.state_dict().items() if name not in theirs}
+    return {name: ours[original] for name, original in theirs.items()} | fixed
 
 
 def main(program: str, cases: str, out: str, *tree: str) -> None:
     torch.set_num_threads(1)
     build, run, exact = comfyui(*tree) if program == "comfyui" else diffusers()
-    rename = (lambda name: name) if program == "comfyui" else original_name
+    sys.path.append(str(Path(__file__).parents[2]))
+    from wan_core.checkpoint import to_original
+
+    rename = to_original if program == "comfyui" else original_name
     found: dict[str, Tensor] = {}
     with safe_open(cases, "pt") as file, torch.no_grad():
         for name, text in file.metadata().items():
             shape = json.loads(text)
-            if program == "diffusers" and (
-                shape["reference_channels"] or shape["camera_channels"] or f"{name}.context1" in file.keys()  # noqa: SIM118
-            ):
+            only_theirs = any(shape[f"{part}_channels"] for part in ("reference", "camera", "pose"))
+            if program == "diffusers" and (only_theirs or f"{name}.context1" in file.keys()):  # noqa: SIM118
                 continue  # it has no class for these
             keys = [key for key in file.keys() if key.startswith(f"{name}.")]  # noqa: SIM118
             case = {key.removeprefix(f"{name}."): file.get_tensor(key) for key in keys}
             model = build(shape).eval()
             model.load_state_dict(weights_for(model, case, rename), strict=True)
+            if shape["face_layers"]:  # of one picture: the encoder takes seconds
+                found[f"{name}.motion"] = model.motion_encoder.get_motion(case["face"][:1, :, 0])
+                model.motion_encoder.get_motion = first_values
             found[f"{name}.fp32"] = run(model, shape, case).contiguous()
             with float64_stays(*exact):
                 model = build(shape).eval().double()  # again: tables are made while building
                 wide = {key: value.double() for key, value in case.items()}
                 model.load_state_dict(weights_for(model, wide, rename), strict=True)
+                if shape["face_layers"]:
+                    model.motion_encoder.get_motion = first_values
                 found[f"{name}.fp64"] = run(model, shape, wide).contiguous()
     save_file(found, out)
 

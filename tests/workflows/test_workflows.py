@@ -94,7 +94,7 @@ def test_the_files_are_what_the_script_writes() -> None:
 
 def test_every_graph_has_both_forms() -> None:
     assert names(CANVAS) == names(API)
-    assert [name[:2] for name in names(CANVAS)] == [f"{number:02}" for number in range(1, 10)]
+    assert [name[:2] for name in names(CANVAS)] == [f"{number:02}" for number in range(1, len(CANVAS) + 1)]
 
 
 @pytest.mark.parametrize("path", API, ids=lambda path: path.stem)

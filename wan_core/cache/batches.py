@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from ..dataset.conditioning import stack_conditions
 from ..errors import ConfigError
@@ -125,10 +126,11 @@ class Batches:
 
     def load(self, items: Sequence[CacheItem]) -> Batch:
         """Returns items of one bucket as a batch."""
-        latents = [self._latent(item) for item in items]
+        given = [self._condition(item) for item in items]
+        latents = [self._whole(self._latent(item), one) for item, one in zip(items, given, strict=True)]
         texts = stack_texts([self._text(item) for item in items])
         names = tuple(item.name for item in items)
-        conditioning = stack_conditions([self._condition(item) for item in items])
+        conditioning = stack_conditions(given)
         mask = self._loss_mask(items)
         prior = tuple(item.prior for item in items)
         return Batch(torch.stack(latents).float(), texts, names, conditioning, mask, prior if any(prior) else ())
@@ -158,8 +160,16 @@ class Batches:
         key = item.evaluation_key
         return self._cache.read_evaluation(key, self._set.latent_shape(item)) if key else {}
 
+    def _whole(self, latent: Tensor, given: dict[str, Tensor]) -> Tensor:
+        """Returns a clip's latent (C, F, h, w) behind that of the reference image, where the model makes it again."""
+        lead, before = self._set.kind.leading_frames, self._set.kind.mask
+        if not lead:
+            return latent
+        reference = given["channels"][before : before + len(latent), :lead]
+        return torch.cat([reference.to(latent.dtype), latent], dim=1)
+
     def _latent(self, item: CacheItem) -> Tensor:
-        key, shape = item.latent_key, self._set.latent_shape(item)
+        key, shape = item.latent_key, self._set.stored_shape(item)
         return self._memory.get(f"latent/{key}", lambda: {"": self._cache.read_latent(key, shape)})[""]
 
     def _text(self, item: CacheItem) -> Tensor:
@@ -167,13 +177,14 @@ class Batches:
         return self._memory.get(f"text/{key}", lambda: {"": self._cache.read_text(key)})[""]
 
     def _condition(self, item: CacheItem) -> dict[str, Tensor]:
-        key, shape = item.condition_key, self._set.latent_shape(item)
+        key, shape = item.condition_key, self._set.stored_shape(item)
         return self._memory.get(f"condition/{key}", lambda: self._cache.read_condition(key, shape)) if key else {}
 
     def _loss_mask(self, items: Sequence[CacheItem]) -> Tensor | None:
         if not any(item.mask_key for item in items):
             return None
-        return torch.stack([self._weights(item) for item in items]).float()
+        lead = (0, 0, 0, 0, self._set.kind.leading_frames, 0)  # a reference image counts in full
+        return functional.pad(torch.stack([self._weights(item) for item in items]).float(), lead, value=1.0)
 
     def _weights(self, item: CacheItem) -> Tensor:
         key, shape = item.mask_key, self._set.mask_shape(item)

@@ -158,7 +158,12 @@ class CacheSet(Config):
         return latent_space(self.latent_space)
 
     def latent_shape(self, item: CacheItem) -> tuple[int, int, int, int]:
-        """Returns the required latent shape (C, F, h, w)."""
+        """Returns the shape (C, F, h, w) of the latent that is trained, a reference image in front counted."""
+        channels, frames, height, width = self.stored_shape(item)
+        return channels, frames + self.kind.leading_frames, height, width
+
+    def stored_shape(self, item: CacheItem) -> tuple[int, int, int, int]:
+        """Returns the shape (C, F, h, w) of the cached latent: of the clip alone."""
         space = self.space
         stride = space.spatial_stride
         frames = space.latent_frames(item.num_frames)
@@ -171,7 +176,7 @@ class CacheSet(Config):
 
     def mask_shape(self, item: CacheItem) -> tuple[int, int, int, int]:
         """Returns the required shape (1, F, h, w) of loss weights."""
-        return (1, *self.latent_shape(item)[1:])
+        return (1, *self.stored_shape(item)[1:])
 
     def fingerprint(self) -> str:
         """Returns a SHA-256, hex, of everything trained on. Names, captions and trigger words (already in the text
@@ -215,12 +220,12 @@ class CacheSet(Config):
         """Yields every entry of the set once."""
         seen: set[tuple[str, str]] = set()
         for item in self.all_items:
-            shape = self.latent_shape(item)
+            shape = self.stored_shape(item)
             for entry in (
                 Entry("latent", item.latent_key, shape),
                 Entry("condition", item.condition_key, shape),
                 Entry("mask", item.mask_key, self.mask_shape(item)),
-                Entry("evaluation", item.evaluation_key, shape),
+                Entry("evaluation", item.evaluation_key, self.latent_shape(item)),
             ):
                 if entry.key and (entry.kind, entry.key) not in seen:
                     seen.add((entry.kind, entry.key))

@@ -10,6 +10,7 @@ from torch import Tensor
 from ..dataset import Companion, Sample
 from ..dataset.camera import camera_path, packed_path, read_poses
 from ..dataset.conditioning import (
+    animated_tensors,
     control_channels,
     driven_tensors,
     given_frames,
@@ -92,13 +93,15 @@ def files_read(sample: Sample, kind: ConditionKind) -> list[Companion | None]:
 def _of_roles(
     files: dict[str, Tensor], kind: ConditionKind, codec: LatentCodec, image_encoder: ImageEncoder | None
 ) -> dict[str, Tensor]:
-    """Returns the conditioning of Bernini-R or SCAIL from the pixels (F, H, W, 3) of a clip's files, by role."""
+    """Returns the conditioning of Bernini-R, SCAIL or Animate from pixels (F, H, W, 3) in [0, 1], by role."""
     if kind.in_context:
         return dict(zip(STREAMS, map(codec.encode, files.values()), strict=False))
     assert image_encoder is not None
+    tokens = {"image_tokens": image_encoder.encode(files["ref1"][0])}
+    if kind.leading_frames:
+        return tokens | animated_tensors(files["ref1"], files["pose"], files["face"], codec.encode)
     masks = (files["ref1_mask"], files["pose_mask"]) if "pose_mask" in files else None
-    tensors = driven_tensors(files["ref1"], files["pose"], masks, codec.encode)
-    return tensors | {"image_tokens": image_encoder.encode(files["ref1"][0])}
+    return tokens | driven_tensors(files["ref1"], files["pose"], masks, codec.encode)
 
 
 def mask_pixels(sample: Sample, pixels_of: PixelsOf) -> Tensor:

@@ -16,7 +16,7 @@ from ..config import Config, setting
 from ..dataset import DatasetConfig
 from ..dataset.conditioning import with_mask
 from ..flow import seeded_generator
-from ..model import CONDITION_KINDS, TEXT_LENGTH, WAN21_LATENTS, ConditionKind, LatentSpace
+from ..model import CONDITION_KINDS, FACE_SIDE, TEXT_LENGTH, WAN21_LATENTS, ConditionKind, LatentSpace
 from .cache_set import CacheItem, CacheSet
 from .keys import TEXT_WIDTH
 
@@ -90,6 +90,14 @@ def _draw_condition(
     key: str, kind: ConditionKind, channels: int, frames: int, height: int, width: int
 ) -> dict[str, Tensor]:
     drawn: dict[str, Tensor] = {}
+    if kind.leading_frames:  # Animate: the reference image is given, in front
+        drawn["pose"] = _normal(f"{key} pose", channels - kind.mask, frames, height, width)
+        drawn["face"] = _normal(f"{key} face", 3, 4 * frames - 3, FACE_SIDE, FACE_SIDE).clamp(-1, 1)
+        drawn["image_tokens"] = _normal(f"{key} tokens", _IMAGE_TOKENS, _IMAGE_WIDTH)
+        latent = _normal(f"{key} channels", channels - kind.mask, frames + 1, height, width)
+        mask = latent.new_zeros(kind.mask, *latent.shape[1:])
+        mask[:, 0] = 1
+        return drawn | {"channels": torch.cat([mask, latent])}
     one, small = (1, height, width), (frames, height // 2, width // 2)
     own = {
         "camera": (_CAMERA_CHANNELS, frames, _CAMERA_STRIDE * height, _CAMERA_STRIDE * width),

@@ -9,7 +9,7 @@ from .drawn import write_drawn
 from .ggml import block_scales
 from .header import CheckpointHeader, read_header
 from .integers import code_scales, rotated, value_to_a_byte
-from .keys import to_diffusers, to_original, unwrapped
+from .keys import to_diffusers, to_file, to_original, unwrapped
 from .locate import locate_weights
 from .stated import stated_model
 from .tensor_file import ReadTogether, TensorFile, read_tensors
@@ -45,6 +45,7 @@ __all__ = [
     "scale_values",
     "stated_model",
     "to_diffusers",
+    "to_file",
     "to_original",
     "unpacking_bytes",
     "unwrapped",

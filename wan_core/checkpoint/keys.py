@@ -72,6 +72,13 @@ for _number, _attention in (("attn1", "self_attn"), ("attn2", "cross_attn")):
 _BLOCK_OF_DIFFUSERS = {ours: theirs for theirs, ours in _IN_BLOCK.items()}
 _TOP_OF_DIFFUSERS = {ours: theirs for theirs, ours in _TOP.items()}
 
+_FACE = "face_adapter.fuser_blocks."
+_FACED = re.compile(rf"^{re.escape(_FACE)}(\d{{1,3}})\.(.+)\Z", re.DOTALL)
+_IN_FACED = re.compile(r"^blocks\.(\d{1,4})\.face\.(.+)\Z", re.DOTALL)
+_FACE_SPACING = 5
+"""Animate's tokens attend to the face behind the first of five blocks. The attention is a part of that block here:
+`blocks.5.face.linear2` for `face_adapter.fuser_blocks.1.linear2`"""
+
 _LEAVES = (
     "weight|bias|scale_weight|scale_input|weight_scale|weight_scale_2|input_scale|comfy_quant"
     "|weight_s_rel|weight_s_channel|weight_codebook"
@@ -81,13 +88,27 @@ _LEAF = re.compile(rf"^(.*?)(\.(?:{_LEAVES}))?\Z", re.DOTALL)
 
 
 def to_original(name: str) -> str:
-    """Returns the original name for a diffusers name; unknown names pass unchanged."""
+    """Returns the engine's name for a diffusers or original name; unknown names pass unchanged."""
+    if name.startswith(_FACE):
+        return _in_block(name)
     if match := _BLOCK.match(name):
         block, inner, leaf = match.groups()
         return f"{block}.{_IN_BLOCK.get(inner, inner)}{leaf or ''}"
     match = _LEAF.match(name)
     assert match
     return f"{_TOP.get(match[1], match[1])}{match[2] or ''}"
+
+
+def _in_block(name: str) -> str:
+    """Returns the engine's name for an original one; only that of an attention to the face differs."""
+    match = _FACED.match(name)
+    return f"blocks.{_FACE_SPACING * int(match[1])}.face.{match[2]}" if match else name
+
+
+def to_file(module: str) -> str:
+    """Returns the original name of a module or weight for the engine's: the way back of `to_original`."""
+    match = _IN_FACED.match(module)
+    return f"{_FACE}{int(match[1]) // _FACE_SPACING}.{match[2]}" if match else module
 
 
 def unwrapped(name: str) -> str:
@@ -118,7 +139,7 @@ def canonical_names(names: Iterable[str]) -> dict[str, str]:
     }
     if _DIFFUSERS_MARK in stripped.values():
         return {name: to_original(inner) for name, inner in stripped.items()}
-    return stripped
+    return {name: _in_block(inner) for name, inner in stripped.items()}
 
 
 def models_under(names: Iterable[str]) -> list[str]:

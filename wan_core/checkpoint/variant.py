@@ -15,6 +15,7 @@ from ..model import (
     LATENT_SPACES,
     WAN21_LATENTS,
     ConditionKind,
+    InBlock,
     LatentSpace,
     WanShape,
     block_of,
@@ -55,6 +56,14 @@ class WanVariant:
     @property
     def fps(self) -> float:
         return self.family.fps or self.latents.fps
+
+    def latent_frames(self, num_frames: int) -> int:
+        """Latent frames that are trained for a clip of `num_frames`: a reference image in front counts."""
+        return self.latents.latent_frames(num_frames) + self.conditioning.leading_frames
+
+    def num_frames(self, latent_frames: int) -> int:
+        """The way back of `latent_frames`."""
+        return (latent_frames - 1 - self.conditioning.leading_frames) * self.latents.temporal_stride + 1
 
     @property
     def size_multiple(self) -> int:
@@ -216,6 +225,8 @@ def _shape_of(tensors: Mapping[str, TensorInfo], file_name: str) -> WanShape:
             camera_stride=stride,
             pose_stream_channels=part("patch_embedding_pose.weight", 5, 1),
             identity_channels=part("patch_embedding_mask.weight", 5, 1),
+            pose_channels=part("pose_patch_embedding.weight", 5, 1),
+            face_layers=tuple(sorted({one.number for one in map(block_of, tensors) if one and _sees_face(one)})),
         )
     except KeyError as error:
         refuse_quantizers(file_name, tensors)
@@ -232,6 +243,10 @@ def _count_blocks(tensors: Mapping[str, TensorInfo], part: str, file_name: str) 
     if numbers != set(range(len(numbers))):
         raise CheckpointError(f"{file_name} lacks transformer blocks ({len(numbers)} found). Download it again.")
     return len(numbers)
+
+
+def _sees_face(place: InBlock) -> bool:
+    return place.stream == "blocks" and place.inside.startswith("face.")
 
 
 def _space_of(channels: int) -> LatentSpace:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..errors import CacheError
-from ..model import Conditioning
+from ..model import FACE_SIDE, Conditioning
 from ..model.conditioning import STREAMS
 from .camera import packed_misfits, rays_of_packed
 
@@ -94,7 +94,8 @@ def condition_misfits(tensors: Mapping[str, Tensor], latent_shape: Sequence[int]
     if latent_shape is not None:
         channels, frames, height, width = latent_shape
         sides = {"c": channels, "F": frames, "h": height, "w": width, "H": 8 * height, "W": 8 * width}
-        sides |= {"y": height // 2, "x": width // 2}
+        sides |= {"y": height // 2, "x": width // 2, "P": frames, "T": 4 * frames - 3, "S": FACE_SIDE}
+        sides["F"] += "pose" in tensors  # the reference image of Animate is a frame in front
     for name, tensor in tensors.items():
         shape, axes = tuple(tensor.shape), _AXES[name]
         if name == "camera" and len(shape) == 3:
@@ -123,9 +124,12 @@ _AXES = {
     "reference_masks": "CRhw",
     "pose_masks": "CFyx",
     "replaces": "1",
+    "pose": "cPhw",
+    "face": "CTSS",
     **dict.fromkeys(STREAMS, "cNYX"),
 }
-"""axes of a clip's tensors: c, F, h, w of its latent; H, W of its pixels; y, x half of h, w; others are free"""
+"""axes of a clip's tensors: c, F, h, w of its latent; H, W of its pixels; y, x half of h, w; P, T its frames;
+others are free"""
 assert set(_AXES) == set(CONDITION_TENSORS)
 _ON = 225 / 255
 _IDENTITIES = torch.tensor(
@@ -230,6 +234,22 @@ def driven_tensors(
         "reference_masks": identity_channels(of_reference),
         "pose_masks": identities,
         "replaces": torch.tensor([float(replaces)]),
+    }
+
+
+def animated_tensors(reference: Tensor, pose: Tensor, face: Tensor, encode: Encode) -> dict[str, Tensor]:
+    """Returns what Animate reads, but for CLIP tokens, as WanAnimateToVideo makes it without a background.
+
+    Of pixels: reference (1, H, W, 3), pose (F, H, W, 3), face (F, 512, 512, 3).
+    """
+    image = encode(reference)
+    latents = torch.cat([image, encode(given_frames(pose, ()))], dim=1)
+    mask = latents.new_zeros(4, *latents.shape[1:])
+    mask[:, : image.shape[1]] = 1
+    return {
+        "channels": torch.cat([mask, latents]),
+        "pose": encode(pose),
+        "face": face.movedim(-1, 0) * 2 - 1,
     }
 
 

@@ -28,7 +28,9 @@ class Reading(Enum):
     """as its clip, at the same size"""
     IMAGE = 2
     """one frame, cropped at the centre to the size of the clip; for Bernini-R in its own aspect ratio"""
-    FREE = 3
+    SQUARE = 3
+    """as its clip, cropped at the centre to the square that a face is read at"""
+    FREE = 4
     """a video from the start of the cut, as long as it goes on, in its own aspect ratio"""
 
 
@@ -45,6 +47,7 @@ ROLES = {
     "refvideo": Role("reference video", Reading.FREE),
     **{f"ref{number}": Role("reference image", Reading.IMAGE) for number in range(1, 9)},
     "pose": Role("pose video"),
+    "face": Role("face video", Reading.SQUARE),
     "ref1_mask": Role("identity mask of the reference image", Reading.IMAGE),
     "pose_mask": Role("identity mask of the pose video"),
 }

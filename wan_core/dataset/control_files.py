@@ -16,6 +16,7 @@ from typing import Any
 
 from ..errors import DatasetError
 from ..files import file_mark, lies_under
+from ..model import FACE_SIDE
 from ..video import ClipInfo, shown
 from .bucket import Bucket, nearest_frames
 from .camera import POSES_SUFFIX, read_poses
@@ -143,7 +144,7 @@ def _look_at(name: str, path: Path, samples: list[Sample], config: DatasetConfig
     if reading is not Reading.IMAGE and name != "mask" and info.kind != samples[0].kind:
         raise _UnfitError(f"{said} is a {info.kind}, the file itself a {samples[0].kind}")
     if reading is not Reading.IMAGE and info.kind == "clip":
-        _check_length(said, info, samples, config, complete=reading is Reading.ALIKE)
+        _check_length(said, info, samples, config, complete=reading is not Reading.FREE)
     found = Companion(path=path, mark=mark, deep_still=info.kind == "still" and info.bits > 8, role=name)
     if role is None:
         return [replace(sample, **{name: found}) for sample in samples]
@@ -156,6 +157,8 @@ def _size_of(role: Role, info: ClipInfo, sample: Sample, config: DatasetConfig) 
     own, rate = sample.bucket, sample.cut.fps or config.fps
     if role.reading is Reading.ALIKE:
         return None
+    if role.reading is Reading.SQUARE:
+        return Bucket(own.num_frames, FACE_SIDE, FACE_SIDE)
     if not kind_of(config).in_context:
         return Bucket(1, own.height, own.width)
     frames = 1

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from ..model import ConditionKind, LatentSpace
 from ..words import counted, tallied
 from .bucket import Bucket
-from .sample import Sample, one_per_file
+from .config import ROLES, Reading
+from .sample import Companion, Sample, one_per_file
 
 BATCH_SIZES = (1, 2, 4)
 
@@ -106,11 +107,10 @@ def cache_size(samples: Sequence[Sample], space: LatentSpace, kind: ConditionKin
     volumes = [_latent_volume(sample, space) for sample in cuts]
     pixels = sum(s.bucket.num_frames * s.bucket.height * s.bucket.width for s in cuts)
     tokens = max(len(kind.frames), 1) * _VISION_BYTES * len(cuts) if kind.vision else 0
-    buckets = [file.of_sample(sample) for sample in cuts for file in sample.context]
-    streams = sum(_volume(bucket, space) for bucket in buckets) * space.channels * _BYTES
+    of_roles = sum(_values(file, sample, space) for sample in cuts for file in sample.context) * _BYTES
     return CacheSize(
         latents=sum(volumes) * space.channels * _BYTES,
-        conditions=sum(volumes) * kind.channels_of(space.channels) * _BYTES + tokens + streams,
+        conditions=sum(volumes) * kind.channels_of(space.channels) * _BYTES + tokens + of_roles,
         masks=sum(_latent_volume(s, space) for s in cuts if s.mask is not None) * _BYTES if loss_masks else 0,
         captions=len({sample.caption for sample in samples}),
         megapixels=pixels / 1e6 * (1 + kind.vae_passes),
@@ -120,6 +120,14 @@ def cache_size(samples: Sequence[Sample], space: LatentSpace, kind: ConditionKin
 def _latent_volume(sample: Sample, space: LatentSpace) -> int:
     """Returns the values of one latent channel."""
     return _volume(sample.bucket, space)
+
+
+def _values(file: Companion, sample: Sample, space: LatentSpace) -> int:
+    """Returns the values that a file of a role takes in a cache: of a face pixels, of others latents."""
+    size = file.of_sample(sample)
+    if ROLES[file.role].reading is Reading.SQUARE:
+        return 3 * size.num_frames * size.height * size.width
+    return space.channels * _volume(size, space)
 
 
 def _volume(bucket: Bucket, space: LatentSpace) -> int:

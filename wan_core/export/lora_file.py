@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..checkpoint import TensorFile, WanVariant, read_header, to_diffusers
+from ..checkpoint import TensorFile, WanVariant, read_header, to_diffusers, to_file
 from ..checkpoint.header import framed_header, header_end
 from ..errors import CheckpointError, ExportError, WanTrainerError
 from ..files import read_json
@@ -55,7 +55,7 @@ class LoraFile:
                     f"The LoRA weight {name} is not finite as {self.dtype}; the file was not written. "
                     "Resume from an earlier saved step with a lower learning rate."
                 )
-            found[f"{_PREFIX}{name}"] = stored.contiguous()
+            found[f"{_PREFIX}{to_file(name)}"] = stored.contiguous()
         return found
 
     def to_bytes(self) -> bytes:
@@ -71,7 +71,11 @@ def file_bytes(parts: Mapping[str, tuple[int, ...]], dtype: str, metadata: Mappi
     kinds = {name: (_STORED["fp32"] if name.endswith(_FLOAT32) else _STORED[dtype]) for name in parts}
     for name in sorted(parts, key=lambda name: (-kinds[name][1], name)):  # the order of safetensors: wide dtypes first
         stored, size = kinds[name][0], math.prod(parts[name]) * kinds[name][1]
-        header[f"{_PREFIX}{name}"] = {"dtype": stored, "shape": parts[name], "data_offsets": [place, place + size]}
+        header[f"{_PREFIX}{to_file(name)}"] = {
+            "dtype": stored,
+            "shape": parts[name],
+            "data_offsets": [place, place + size],
+        }
         place += size
     return len(_framed(header)) + place
 

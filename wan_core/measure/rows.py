@@ -49,7 +49,8 @@ class Size(NamedTuple):
         """Returns channels, frames, rows and columns in the latent space of a model."""
         space = space_of(shape)
         stride = space.spatial_stride
-        return space.channels, space.latent_frames(self.frames), self.height // stride, self.width // stride
+        frames = space.latent_frames(self.frames) + bool(shape.pose_channels)
+        return space.channels, frames, self.height // stride, self.width // stride
 
     def tokens(self, shape: WanShape) -> int:
         """Returns the tokens of one clip."""

@@ -23,6 +23,7 @@ from ..kernels import (
     without_autocast,
 )
 from .attention import WanCrossAttention, WanSelfAttention
+from .face import FaceAttention
 from .names import UNREAD, naming
 from .shape import Numerics, WanShape
 from .stages import CHUNK_TOKENS, Shared, Stages, in_stages
@@ -43,20 +44,18 @@ class Constants(NamedTuple):
     rope_sin: Tensor
     image: Tensor | None = None
     """(B, M, D) compute dtype; None for variants without image tokens"""
+    face: Tensor | None = None
+    """(B, F, K, D) compute dtype: K tokens of the face in each latent frame; None for variants without"""
 
     def declared(self, numerics: Numerics) -> Constants:
         """Returns the tensors in the dtypes above, which differ only where a sharding wrapper has cast them."""
-        time_rows, text, rope_cos, rope_sin, image = self
-        image = None if image is None else image.to(numerics.compute)
         modulation, compute, rope = numerics.modulation, numerics.compute, numerics.rope
-        return Constants(time_rows.to(modulation), text.to(compute), rope_cos.to(rope), rope_sin.to(rope), image)
+        dtypes = (modulation, compute, rope, rope, compute, compute)
+        return self._make(None if one is None else one.to(to) for one, to in zip(self, dtypes, strict=True))
 
     def moved(self, move: Callable[[Tensor], Tensor]) -> Constants:
         """Returns them with every tensor passed through `move`."""
-        time_rows, text, rope_cos, rope_sin, image = self
-        return Constants(
-            move(time_rows), move(text), move(rope_cos), move(rope_sin), None if image is None else move(image)
-        )
+        return self._make(None if one is None else move(one) for one in self)
 
 
 Recompute = Callable[..., Any]
@@ -181,6 +180,22 @@ class _Layer(nn.Module):
 class WanBlock(_Layer):
     """One layer of the main stream."""
 
+    def __init__(self, shape: WanShape, numerics: Numerics, *, sees_face: bool = False) -> None:
+        """`sees_face`: the tokens then attend to the face."""
+        super().__init__(shape, numerics)
+        self.output_is_read = sees_face
+        self.face = FaceAttention(shape, numerics) if sees_face else None
+
+    def rest(self, tokens: Tensor, constants: Constants, shared: Shared) -> Tensor:
+        """Runs the second stage, and the attention to the face where the layer has it."""
+        tokens = super().rest(tokens, constants, shared)
+        return tokens if self.face is None else self.face(tokens, constants.face)
+
+    def rest_again(self, tokens: Tensor, constants: Constants, shared: Shared) -> Tensor:
+        """Recomputes `rest` for the backward pass: the result has the graph of `rest`, not its values."""
+        tokens = super().rest_again(tokens, constants, shared)
+        return tokens if self.face is None else self.face(tokens, constants.face)
+
     def forward(
         self,
         tokens: Tensor,
@@ -189,12 +204,14 @@ class WanBlock(_Layer):
         rope_cos: Tensor,
         rope_sin: Tensor,
         image: Tensor | None = None,
+        face: Tensor | None = None,
         recompute: Recompute | None = None,
     ) -> Tensor:
         """tokens (B, N, D) in the residual dtype -> the same; the rest are the fields of Constants."""
+        face = None if self.face is None else face  # without it, chunks need not end with a frame
         stages = Stages(self, self.mix, self.share, self.rest, self.chunk_tokens, self.hold, self.rest_again, self.keep)
         run = partial(in_stages if recompute is None else recompute, stages)
-        constants = Constants(time_rows, text, rope_cos, rope_sin, image).declared(self.numerics)
+        constants = Constants(time_rows, text, rope_cos, rope_sin, image, face).declared(self.numerics)
         return cast(Tensor, without_autocast(tokens.device.type, run, tokens, constants))
 
 
@@ -219,6 +236,7 @@ class VaceBlock(_Layer):
         rope_cos: Tensor,
         rope_sin: Tensor,
         image: Tensor | None = None,
+        _face: Tensor | None = None,
         recompute: Recompute | None = None,
     ) -> tuple[Tensor, Tensor]:
         """control (B, N, D) in the residual dtype -> the same, and the hint in the compute dtype.

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..accelerator import backend_of
 from ..errors import ConfigError
-from .shape import WanShape
+from .shape import FACE_SIDE, WanShape
 
 
 def sent(tensor: Tensor, device: torch.device) -> Tensor:
@@ -74,6 +74,10 @@ class Conditioning:
     """(B, 28, F, H/2, W/2) the same of the pose video"""
     replaces: bool = False
     """whether the character of the reference replaces one of the pose video, or moves in its own scene (SCAIL-2)"""
+    pose: Tensor | None = None
+    """(B, 16, F - 1, H, W) latent of a pose video (Animate): of all frames but the first, the reference image"""
+    face: Tensor | None = None
+    """(B, 3, 4 F - 7, 512, 512) pixels of a face video in [-1, 1] (Animate), frame by frame as the clip"""
 
     def to(self, device: torch.device) -> Conditioning:
         """Returns the same tensors on `device`."""
@@ -114,6 +118,11 @@ class ConditionKind:
     """tensors that a clip may have besides"""
 
     @property
+    def leading_frames(self) -> int:
+        """Latent frames of a reference image that the model makes again, in front of those of the clip."""
+        return int("pose" in self.tensors)
+
+    @property
     def vision(self) -> bool:
         """True when the given frames also go through a CLIP vision encoder."""
         return "image_tokens" in self.tensors
@@ -126,7 +135,7 @@ class ConditionKind:
     @property
     def vae_passes(self) -> int:
         """Clips that go through the VAE for the conditioning of one clip."""
-        return 2 if "vace" in self.tensors else int(bool(self.tensors))
+        return 2 if {"vace", "pose"} & {*self.tensors} else int(bool(self.tensors))
 
     @property
     def in_context(self) -> bool:
@@ -147,6 +156,7 @@ class ConditionKind:
 
 
 _CHANNELS, _WITH_VISION = ("channels",), ("channels", "image_tokens")
+_ANIMATE = ("channels", "image_tokens", "pose", "face")
 _DRIVEN = ("image_tokens", "references", "pose_stream")
 _MASKED = (*_DRIVEN, "reference_masks", "pose_masks", "replaces")
 _KINDS = (
@@ -162,10 +172,11 @@ _KINDS = (
     ConditionKind("inpaint_vision", _WITH_VISION, latents=1, mask=4, frames=(0,), files=("mask",)),
     ConditionKind("control_mask", _CHANNELS, latents=2, mask=4, files=("control",), fits=("control",)),
     ConditionKind("control_vision", _WITH_VISION, latents=2, frames=(0,), files=("control",), fits=("control",)),
-    ConditionKind("driven", _DRIVEN, latents=1, files=("pose", "ref1")),
-    ConditionKind("driven_masked", _MASKED, latents=1, files=("pose", "ref1", "pose_mask", "ref1_mask")),
+    ConditionKind("driven", _DRIVEN, files=("pose", "ref1")),
+    ConditionKind("driven_masked", _MASKED, files=("pose", "ref1", "pose_mask", "ref1_mask")),
     ConditionKind("camera_vision", (*_WITH_VISION, "camera"), latents=1, frames=(0,), files=("camera",)),
     ConditionKind("context", STREAMS[:1], optional=STREAMS[1:], optional_files=_CONTEXT_FILES),
+    ConditionKind("animate", _ANIMATE, latents=1, mask=4, files=("ref1", "pose", "face")),
 )
 CONDITION_KINDS = {kind.name: kind for kind in _KINDS}
 """In the order of the digit that stands for a kind in the keys of random entries: new ones go to the end."""
@@ -216,6 +227,10 @@ def check_conditioning(shape: WanShape, latent: Tensor, timestep: Tensor, text: 
     _expect("channels", given.channels, (batch, shape.condition_channels, frames, height, width))
     _expect("vace", given.vace, (batch, shape.vace_channels if shape.vace_layers else 0, frames, height, width))
     _expect("camera", given.camera, (batch, shape.camera_channels, frames, height * ray, width * ray))
+    animated = frames - 1 if shape.pose_channels else 0
+    _expect("pose", given.pose, (batch, shape.pose_channels, animated, height, width))
+    side = FACE_SIDE if shape.face_layers else 0
+    _expect("face", given.face, (batch, 3 if side else 0, 4 * animated - 3, side, side))
     if given.reference is not None:
         _expect("reference", given.reference, (batch, shape.reference_channels, height, width))
     _check_driven(shape, latent, timestep, given)
@@ -250,6 +265,8 @@ _WHAT = {
     "pose_stream": "the latent of a pose video of half the size",
     "reference_masks": "identity masks of the reference images",
     "pose_masks": "identity masks of the pose video",
+    "pose": "a pose video",
+    "face": "a face video",
 }
 
 

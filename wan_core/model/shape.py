@@ -18,6 +18,8 @@ from ..config import Config
 from ..errors import ConfigError
 from ..families import BLOCK_LISTS
 
+FACE_SIDE = 512
+"""height and width of a face video in pixels (Animate)"""
 _BLOCK = re.compile(rf"({'|'.join(BLOCK_LISTS)})\.(\d{{1,4}})(?:\.(.+))?", re.ASCII)
 
 
@@ -71,6 +73,10 @@ class WanShape(Config):
     """of the rays that `control_adapter` reads (Fun camera models; 24)"""
     camera_stride: int = 8
     """pixels per latent row that `control_adapter` folds into channels: the VAE's stride (5B: 16)"""
+    pose_channels: int = 0
+    """of `pose_patch_embedding` (Animate; 16)"""
+    face_layers: tuple[int, ...] = ()
+    """blocks whose tokens then attend to the face, rising (Animate; every fifth)"""
 
     pose_stream_channels: int = 0
     """of `patch_embedding_pose` (SCAIL; 20: a latent of the pose video, then flags)"""
@@ -78,12 +84,12 @@ class WanShape(Config):
     """of `patch_embedding_mask` (SCAIL-2; 28: seven colours of four frames)"""
 
     def __post_init__(self) -> None:
-        layers = self.vace_layers
-        if any(not 0 <= layer < self.num_layers for layer in layers) or list(layers) != sorted(set(layers)):
-            raise ConfigError(
-                f"vace_layers {list(layers)} must be rising block numbers below {self.num_layers}. "
-                "Choose an unmodified Wan file."
-            )
+        for name, layers in (("vace_layers", self.vace_layers), ("face_layers", self.face_layers)):
+            if any(not 0 <= layer < self.num_layers for layer in layers) or list(layers) != sorted(set(layers)):
+                raise ConfigError(
+                    f"{name} {list(layers)} must be rising block numbers below {self.num_layers}. "
+                    "Choose an unmodified Wan file."
+                )
 
     @property
     def condition_channels(self) -> int:

@@ -66,9 +66,12 @@ def in_stages(stages: Stages, *inputs: Any) -> Tensor | tuple[Tensor, ...]:
 def chunks(stages: Stages, tokens: Tensor, constants: Any) -> list[tuple[slice, Any]]:
     """Returns which tokens of (B, N, D) run together, with their constants; one pair where all do.
 
-    Where there are several time rows, a chunk holds complete ones, or lies within one.
+    Where there are several time rows, or tokens of a face in each frame, a chunk holds complete frames, or lies within
+    one.
     """
+    face = getattr(constants, "face", None)
     count, rows = tokens.shape[1], constants.time_rows.shape[1]
+    rows = rows if face is None else face.shape[1]
     most = max(1, stages.chunk_tokens // tokens.shape[0])
     if not stages.chunk_tokens or count <= most:
         return [(slice(0, count), constants)]
@@ -79,7 +82,11 @@ def chunks(stages: Stages, tokens: Tensor, constants: Any) -> list[tuple[slice, 
     found = []
     for first in range(0, rows, together):
         last = min(first + together, rows)
-        own = constants._replace(time_rows=constants.time_rows[:, first:last])
+        own = constants
+        if constants.time_rows.shape[1] > 1:
+            own = own._replace(time_rows=constants.time_rows[:, first:last])
+        if face is not None:
+            own = own._replace(face=face[:, first:last])
         found += [(part, own) for part in _even(first * per_row, last * per_row, most)]
     return found
 

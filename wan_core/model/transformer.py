@@ -32,6 +32,7 @@ from .compiled import compile_stages
 from .conditioning import WHOLE_CONTEXT, Conditioning, check_conditioning
 from .driven import driven_spans, driven_tokens, refuse_driven
 from .embed import CameraAdapter, ImageEmbedding, embed_frame, embed_patches
+from .face import FaceEncoder, MotionEncoder
 from .keeping import Policy
 from .offload import NoOffload, Offload
 from .parts import Part
@@ -111,7 +112,8 @@ class WanTransformer(nn.Module):
         )
         self.time_embedding = nn.Sequential(nn.Linear(shape.freq_dim, dim), nn.SiLU(), nn.Linear(dim, dim))
         self.time_projection = nn.Sequential(nn.SiLU(), nn.Linear(dim, 6 * dim))
-        self.blocks = nn.ModuleList(WanBlock(shape, self.numerics) for _ in range(shape.num_layers))
+        faced = [layer in shape.face_layers for layer in range(shape.num_layers)]
+        self.blocks = nn.ModuleList(WanBlock(shape, self.numerics, sees_face=sees) for sees in faced)
         self.head = WanHead(shape, self.numerics)
         self._add_extras(shape)
 
@@ -134,6 +136,10 @@ class WanTransformer(nn.Module):
             )
         if shape.identity_channels:
             self.patch_embedding_mask = nn.Conv3d(shape.identity_channels, shape.dim, kernel_size=PATCH, stride=PATCH)
+        if shape.pose_channels:
+            self.pose_patch_embedding = nn.Conv3d(shape.pose_channels, shape.dim, kernel_size=PATCH, stride=PATCH)
+        if shape.face_layers:
+            self.motion_encoder, self.face_encoder = MotionEncoder(), FaceEncoder(shape, self.numerics)
 
     def use_attention(self, name: str, long: str = "sdpa") -> None:
         """Compute every attention with the kernel `name` (`kernels.ATTENTIONS`) from now on; `long`: that of auto."""
@@ -318,7 +324,7 @@ class WanTransformer(nn.Module):
         image = None
         if self.shape.image_dim and given.image_tokens is not None:
             image = self.img_emb(given.image_tokens)
-        constants = Constants(time_rows, self._embed_text(text), cos, sin, image)
+        constants = Constants(time_rows, self._embed_text(text), cos, sin, image, self._embed_face(given, frames))
         return tokens, self._embed_control(given, part), time, constants
 
     def recompute_of(self, stream: str, number: int) -> Recompute:
@@ -340,6 +346,9 @@ class WanTransformer(nn.Module):
         patches = embed_patches(self.patch_embedding, video, self.numerics.compute)
         if given.camera is not None:
             patches = patches + self.control_adapter(given.camera)
+        if given.pose is not None:  # the reference image, in front, has none
+            pose = embed_patches(self.pose_patch_embedding, given.pose, self.numerics.compute)
+            patches = patches + functional.pad(pose, (0, 0, 0, 0, 1, 0))
         tokens = patches.flatten(2).transpose(1, 2)
         if not given.context:
             return tokens
@@ -353,6 +362,14 @@ class WanTransformer(nn.Module):
             return None
         tokens = embed_patches(self.vace_patch_embedding, given.vace, self.numerics.compute).flatten(2).transpose(1, 2)
         return (tokens if part is None else part.of(tokens)).to(self.numerics.residual)
+
+    def _embed_face(self, given: Conditioning, frames: int) -> Tensor | None:
+        """Returns the tokens of the face in each of `frames` latent frames, (B, F, K, D) in the compute dtype."""
+        if given.face is None:
+            return None
+        pictures, dtype = given.face.transpose(1, 2), self.numerics.compute
+        motion = self.motion_encoder(pictures.flatten(0, 1), dtype).unflatten(0, pictures.shape[:2])
+        return self.face_encoder(motion, frames)
 
     def _embed_time(self, timestep: Tensor) -> tuple[Tensor, Tensor]:
         """Returns time (B, T, D) and time_rows (B, T, 6, D); the sinusoid is float64 (Wan: sinusoidal_embedding_1d).

@@ -204,8 +204,8 @@ def _span(tensor: Tensor) -> int:
 
 def _product_flop(name: str, inputs: list[Tensor], outputs: list[Tensor]) -> int:
     if name.startswith("convolution"):
-        sides = [value for value in (*inputs, *outputs) if value.ndim > 3]
-        weight = next((value for value in inputs[1:] if value.ndim > 3), inputs[1])
+        sides = [value for value in (*inputs, *outputs) if value.ndim > 2]
+        weight = next((value for value in inputs[1:] if value.ndim > 2), inputs[1])
         rows = max(value.shape[2:].numel() * value.shape[0] for value in sides)
         return 2 * rows * weight.numel() // weight.shape[2:].numel()
     left = inputs[-2] if name in ("addmm", "addmm_", "baddbmm") else inputs[0]

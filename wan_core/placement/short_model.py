@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from ..errors import ConfigError
 from ..kernels import attention_kernel
-from ..model import TEXT_LENGTH, Conditioning, Numerics, Passage, Policy, WanShape, WanTransformer
+from ..model import FACE_SIDE, TEXT_LENGTH, Conditioning, Numerics, Passage, Policy, WanShape, WanTransformer
 from ..model.attention import WanAttention, WanSelfAttention
+from ..model.face import FaceAttention
 from ..model.heads import TO_HEADS, Arriving, TokenSeat, shares
 from ..model.parts import parts_of, video_places
 from ..model.transformer import grid_of
@@ -139,7 +140,7 @@ def short_model(shape: WanShape, numerics: Numerics, adapt: Callable[[nn.Module]
     with torch.inference_mode(False):
         adapt(model)
     for module in model.modules():
-        if isinstance(module, WanAttention):
+        if isinstance(module, WanAttention | FaceAttention):
             module.kernel = _plain_attention if numerics.plain_attention else _flash_attention
     return model
 
@@ -265,6 +266,8 @@ class MetaBatch:
             reference_masks=video(shape.identity_channels, one),
             pose_masks=video(shape.identity_channels, small),
             context=tuple(empty(count, shape.out_channels, *size) for size in step.context),
+            pose=video(shape.pose_channels, (grid[0] - 1, *grid[1:])),
+            face=video(3 if shape.face_layers else 0, (4 * grid[0] - 7, FACE_SIDE, FACE_SIDE)),
         )
         text = empty(count, step.text_rows, shape.text_dim)
         return cls(latent, noise, noised, empty(count), text, given)

@@ -141,6 +141,21 @@ class StepTrace:
             host=self.host + count * self.of_block_on_host,
         )
 
+    def where_some_keep_less(self, few: int, share: float, other: StepTrace) -> StepTrace:
+        """Returns this trace of `few` layers where only a `share` of all keeps what these do, and the others what those
+        of `other` keep (Animate, whose tokens attend to the face behind some layers)."""
+        fewer = 1 - share
+        less = round(fewer * (self.of_block - other.of_block))
+        return replace(
+            self,
+            of_block=self.of_block - less,
+            of_unchecked=self.of_unchecked - round(fewer * (self.of_unchecked - other.of_unchecked)),
+            kept=self.kept - few * less,
+            forward=self.forward - few * less,
+            head=self.head - few * less,
+            backward=self.backward - few * less,
+        )
+
     def and_more(self, count: int, longer: StepTrace, shorter: StepTrace) -> StepTrace:
         """Returns this trace with `count` times what a layer more makes of `shorter`: `longer`."""
         parts = zip(astuple(self), astuple(longer), astuple(shorter), strict=True)
@@ -173,13 +188,20 @@ def traced_step(
 
     unchecked = min(plain, 1)
 
-    def of(second: int) -> StepTrace:
-        short = replace(shape, num_layers=few + unchecked, vace_layers=tuple(range(second)))
+    def of(second: int, *, faced: bool = bool(shape.face_layers)) -> StepTrace:
+        short = replace(
+            shape,
+            num_layers=few + unchecked,
+            vace_layers=tuple(range(second)),
+            face_layers=tuple(range(few + unchecked if faced else 0)),
+        )
         rest = (adapt, replace(recomputing, unchecked=unchecked), offloaded, unpacking, chunk_tokens)
         found = _straight(lambda size: astuple(_trace_once(short, numerics, size, *rest)), step)
         return StepTrace(**dict(zip(StepTrace.__dataclass_fields__, found, strict=True)))
 
     found = of(base) if extra == base else of(base).and_more(extra - base, of(base + 1), of(base))
+    if shape.face_layers:
+        found = found.where_some_keep_less(few, len(shape.face_layers) / shape.num_layers, of(base, faced=False))
     return found.and_blocks(layers - plain - few, plain - unchecked)
 
 
@@ -240,7 +262,8 @@ def traced_watching(
 ) -> int:
     """Returns the bytes at the peak of a forward pass without gradients, as evaluation and previews make; weights not
     counted. They are the same for any number of layers."""
-    short = replace(shape, num_layers=2, vace_layers=tuple(shape.vace_layers and (0,)))
+    some = {"vace_layers": tuple(shape.vace_layers and (0,)), "face_layers": tuple(shape.face_layers and (0, 1))}
+    short = replace(shape, num_layers=2, **some)
     (found,) = _straight(lambda size: (_watch_once(short, numerics, size, unpacking, chunk_tokens),), step)
     return found
 

@@ -143,12 +143,14 @@ def with_fitting_preview(job: Workload, room: FreeMemory) -> Workload:
     shape = base.job.shape()
 
     def fits(frames: int) -> bool:
-        tried = replace(job, preview=replace(preview, latent_frames=frames))
+        tried = replace(job, preview=replace(preview, latent_frames=max(frames, least)))
         return not room.lacks(tried.estimate(shape, base.measures))
 
-    preview = job.preview
+    preview, least = job.preview, job.file.variant.latent_frames(1)
     frames = largest(preview.latent_frames, fits) if base.fits else 0
-    return replace(job, preview=replace(preview, latent_frames=frames) if frames else replace(job.step, batch_size=1))
+    return replace(
+        job, preview=replace(preview, latent_frames=max(frames, least)) if frames else replace(job.step, batch_size=1)
+    )
 
 
 def counting_partner(plan: MemoryPlan, partner: OpenRun | None) -> tuple[MemoryPlan, str]:

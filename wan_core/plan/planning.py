@@ -261,7 +261,8 @@ def nearest_that_fits(job: Workload, room: FreeMemory) -> Workload | None:
             smaller = replace(ranked, step=_scaled(job.step, factor), preview=None)
             most = _most_frames(smaller, shape, room)
             if most:
-                return replace(smaller, step=replace(smaller.step, latent_frames=most))
+                frames = max(most, job.file.variant.latent_frames(1))
+                return replace(smaller, step=replace(smaller.step, latent_frames=frames))
     return None
 
 
@@ -287,5 +288,6 @@ def _largest_batch(job: Workload, room: FreeMemory) -> int:
 
 def _fits_with(frames: int, job: Workload, shape: JobShape, room: FreeMemory) -> bool:
     """Returns whether this number of latent frames fits with the strongest measures allowed."""
-    tried = replace(job, step=replace(job.step, latent_frames=frames))
+    least = job.file.variant.latent_frames(1)
+    tried = replace(job, step=replace(job.step, latent_frames=max(frames, least)))
     return not room.lacks(tried.estimate(shape, strongest_measures(job, shape)))

@@ -123,7 +123,7 @@ def preset_settings(plan: MemoryPlan) -> dict[str, int]:
     return {
         "width": job.step.latent_width * space.spatial_stride,
         "height": job.step.latent_height * space.spatial_stride,
-        "num_frames": (job.step.latent_frames - 1) * space.temporal_stride + 1,
+        "num_frames": job.file.variant.num_frames(job.step.latent_frames),
         "steps": job.train.steps,
         "blocks_to_swap": plan.measures.blocks_to_swap or -1,
     }
@@ -133,8 +133,10 @@ def _steps_of(preset: Preset, job: Workload) -> Iterator[StepShape]:
     """Yields the micro-batches of a preset, from its largest clips on."""
     for scale, frames in _CLIPS:
         if frames <= preset.most_frames:
-            latent_frames = job.file.variant.latents.latent_frames(1 if job.step.latent_frames == 1 else frames)
-            yield replace(_scaled(job.step, scale, job.file.variant), latent_frames=latent_frames)
+            variant = job.file.variant
+            still = variant.num_frames(job.step.latent_frames) == 1
+            latent_frames = variant.latent_frames(1 if still else frames)
+            yield replace(_scaled(job.step, scale, variant), latent_frames=latent_frames)
 
 
 def _scaled(step: StepShape, scale: float, variant: WanVariant) -> StepShape:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ..accelerator import planned_gpu
+from ..checkpoint import WanVariant
 from ..errors import ConfigError
 from ..files import Roots, size_text
 from ..footprint import weights_once_loaded
@@ -19,7 +20,6 @@ from ..job.open import OpenRun, open_experts
 from ..job.partner import pair_of_previews
 from ..load import ModelPlan, inspect_model, resolved
 from ..lora import LoraConfig
-from ..model import LatentSpace
 from ..placement import (
     PlacementConfig,
     StepShape,
@@ -182,7 +182,7 @@ def report_settings(
             model = replace(model, base_precision="bf16")  # as `load.resolved` has it where there is a GPU
         model = model.with_placement(PlacementConfig(devices="cpu"))  # of this machine none is meant
     file = inspect_model(model, roots)
-    step = _step_of(size, train.batch_size, file.variant.latents)
+    step = _step_of(size, train.batch_size, file.variant)
     job = Workload(
         model=model,
         roots=roots,
@@ -231,7 +231,8 @@ def _beyond_total(report: dict[str, Any]) -> list[str]:
     return said
 
 
-def _step_of(size: str, batch_size: int, space: LatentSpace) -> StepShape:
+def _step_of(size: str, batch_size: int, variant: WanVariant) -> StepShape:
+    space = variant.latents
     try:
         width, height, frames = (int(part) for part in size.lower().split("x"))
     except ValueError:
@@ -241,7 +242,7 @@ def _step_of(size: str, batch_size: int, space: LatentSpace) -> StepShape:
         raise ConfigError(f"size {size}: this model needs width and height in multiples of {edge}, and 4n+1 frames.")
     return StepShape(
         batch_size=batch_size,
-        latent_frames=space.latent_frames(frames),
+        latent_frames=variant.latent_frames(frames),
         latent_height=height // space.spatial_stride,
         latent_width=width // space.spatial_stride,
     )

@@ -93,7 +93,7 @@ def _nearest(job: Workload, room: FreeMemory) -> Suggestion | None:
     settings: Suggestion = {}
     space, (frames, height, width) = job.file.variant.latents, _size(found.step)
     if frames != job.step.latent_frames:
-        settings["num_frames"] = (frames - 1) * space.temporal_stride + 1
+        settings["num_frames"] = job.file.variant.num_frames(frames)
     if (height, width) != _size(job.step)[1:]:
         settings |= {"width": width * space.spatial_stride, "height": height * space.spatial_stride}
     if found.lora.rank != job.lora.rank:

@@ -176,4 +176,4 @@ def size_words(variant: WanVariant, step: StepShape) -> str:
     """Returns the size of a micro-batch in pixels, for example 832x480x33."""
     space = variant.latents
     width, height = (side * space.spatial_stride for side in (step.latent_width, step.latent_height))
-    return f"{width}x{height}x{(step.latent_frames - 1) * space.temporal_stride + 1}"
+    return f"{width}x{height}x{variant.num_frames(step.latent_frames)}"

@@ -5,7 +5,8 @@ weights takes 2RP forward, 2RP for the gradient of its input if an earlier weigh
 of its own weight if trained. Attention of N queries to M keys takes 2NMD for each of its two forward products, and for
 each gradient needed (scores, queries, keys, values).
 
-Only useful FLOPs: recomputation (`recomputed` has it), norms, activations, optimizer and reference image do not count.
+Only useful FLOPs: recomputation (`recomputed` has it), norms, activations, optimizer, reference image and the encoders
+of a face do not count.
 """
 
 from __future__ import annotations
@@ -23,13 +24,17 @@ from ..model import TEXT_LENGTH, Route, WanTransformer, block_of, tokens_by_laye
 _STAGES = (
     *("before_proj", "self_attn.q self_attn.k self_attn.v", "self_attn.o"),
     *("cross_attn.q cross_attn.k cross_attn.v cross_attn.k_img cross_attn.v_img", "cross_attn.o", "ffn.0", "ffn.2"),
-    "after_proj",
+    *("after_proj", "face.linear1_q face.linear1_kv", "face.linear2"),
 )
 """linears of a layer, in forward order"""
 _STAGE = {name: number for number, names in enumerate(_STAGES) for name in names.split()}
 _LAST_STAGE = len(_STAGES)
 _UNREAD = ("ffn.2", "ffn.2.base_layer", "ffn.2.lora_B.default")
 """last linear of a main block and its LoRA: recomputation skips their unused products (`kernels/backward_only.py`)"""
+
+_LEFT_OUT = ("ref_conv", "face_encoder")
+_FACE_ROWS = 5
+"""tokens of the face in a latent frame (Animate)"""
 
 Place = tuple[int, int]
 """(layer, stage) in the token stream"""
@@ -82,10 +87,11 @@ class FlopCount:
     def __init__(self, model: WanTransformer) -> None:
         self._driven = model.shape.pose_stream_channels > 0
         self._layers, self._vace_layers = model.shape.num_layers, model.shape.vace_layers
+        self._faced = set(model.shape.face_layers)
         self._linears = {
             name: module
             for name, module in model.named_modules()
-            if isinstance(module, nn.Linear | nn.Conv2d | nn.Conv3d) and not name.startswith("ref_conv")
+            if isinstance(module, nn.Linear | nn.Conv2d | nn.Conv3d) and not name.startswith(_LEFT_OUT)
         }
         # A parameter directly in an adapter's layer gives that layer's name, one in a submodule the submodule's.
         self._trained = {name.rpartition(".")[0] for name, value in model.named_parameters() if value.requires_grad}
@@ -98,7 +104,8 @@ class FlopCount:
             self._add_linear(f"{adapter.name}.adapter", 2.0 * adapter.multiplies, trains=True)
         for stream, layers in (("blocks", model.shape.num_layers), ("vace_blocks", len(self._vace_layers))):
             for number in range(layers):
-                self._add_attention(f"{stream}.{number}", model.shape.dim, bool(model.shape.image_dim))
+                sees_face = stream == "blocks" and number in self._faced
+                self._add_attention(f"{stream}.{number}", model.shape.dim, bool(model.shape.image_dim), sees_face)
 
     def of(
         self,
@@ -129,7 +136,9 @@ class FlopCount:
         units: dict[int, dict[str, int]] = {}
         for tokens in set(tokens_of):
             rows = {"tokens": tokens, **texts, **apart, "time": time_rows, "image": image_rows}
+            rows["face"] = _FACE_ROWS * frames
             pairs = {"self": tokens * tokens, "to_text": tokens * attended, "to_image": tokens * image_rows}
+            pairs["to_face"] = tokens * _FACE_ROWS
             units[tokens] = rows | pairs
         counted = [(units[tokens_of[layer]][kind], term) for (kind, layer), term in self._terms.items()]
         return StepFlops(
@@ -177,16 +186,18 @@ class FlopCount:
         if self._is_recomputed(name):
             term.in_blocks += operations
 
-    def _add_attention(self, layer: str, dim: int, reads_images: bool) -> None:
-        pairs = {"self": ("self_attn", "k", "v"), "to_text": ("cross_attn", "k", "v")}
+    def _add_attention(self, layer: str, dim: int, reads_images: bool, sees_face: bool) -> None:
+        pairs = {"self": ("self_attn", "q", "k", "v"), "to_text": ("cross_attn", "q", "k", "v")}
         if reads_images:
-            pairs["to_image"] = ("cross_attn", "k_img", "v_img")
-        for kind, (part, key, value) in pairs.items():
-            query, key, value = (self._output_has_gradient(f"{layer}.{part}.{name}") for name in ("q", key, value))
-            term = self._terms[kind, self._layer(f"{layer}.{part}.q")]
+            pairs["to_image"] = ("cross_attn", "q", "k_img", "v_img")
+        if sees_face:
+            pairs["to_face"] = ("face", "linear1_q", "linear1_kv", "linear1_kv")
+        for kind, (part, *names) in pairs.items():
+            query, key, value = (self._output_has_gradient(f"{layer}.{part}.{name}") for name in names)
+            term = self._terms[kind, self._layer(f"{layer}.{part}.{names[0]}")]
             term.forward += 4.0 * dim
             term.base += 4.0 * dim
-            term.in_blocks += 4.0 * dim * self._is_recomputed(f"{layer}.{part}.q")
+            term.in_blocks += 4.0 * dim * self._is_recomputed(f"{layer}.{part}.{names[0]}")
             term.backward += 2.0 * dim * (query + key + value + (query or key))
 
     def _first_trained(self) -> dict[str, Place]:
@@ -205,7 +216,8 @@ class FlopCount:
         if found is None or module is None or found[1] < (self._first[found[0]][0], 0):
             return False
         unread = name not in self._trained or ".lora_B." in name
-        return not (module.stream == "blocks" and module.inside in _UNREAD and unread)
+        ends = module.stream == "blocks" and module.number not in self._faced
+        return not (ends and module.inside in _UNREAD and unread)
 
     def _input_has_gradient(self, name: str) -> bool:
         if ".lora_B." in name:
@@ -247,7 +259,8 @@ def _rows_of(name: str) -> str:
         linear = _linear_in(found.inside)
         if linear in ("cross_attn.k_img", "cross_attn.v_img"):
             return "image"
-        return "text" if linear in ("cross_attn.k", "cross_attn.v") else "tokens"
+        rows = {"cross_attn.k": "text", "cross_attn.v": "text", "face.linear1_kv": "face"}
+        return rows.get(linear, "tokens")
     prefixes = {"text_embedding": "words", "time_": "time", "img_emb": "image", "patch_embedding_pose": "pose"}
     prefixes |= {"patch_embedding_mask": "identities", "patch_embedding": "embedded"}
     return next((rows for prefix, rows in prefixes.items() if name.startswith(prefix)), "tokens")

@@ -111,6 +111,7 @@ class Previewer:
             start=clip.start,
             on_step=self._on_denoise,
         )
+        latent = latent[:, :, clip.leading_frames :]
         file = f"{folder}/{sample_id}.latent"
         atomic_write_bytes(self._directory / file, save({"latent": latent[0].cpu().contiguous()}), self._directory)
         self._decode(step, sample_id, file, clip.prompt)

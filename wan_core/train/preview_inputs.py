@@ -39,6 +39,8 @@ class PreviewClip:
     """(1, C, F, h, w) clean latent, noised to the first sigma; None = pure noise"""
     start_name: str = ""
     """training clip of `start`"""
+    leading_frames: int = 0
+    """latent frames of a reference image in front, which are not part of the clip"""
 
     def noise(self) -> Tensor:
         """Returns noise as ComfyUI's prepare_noise makes it: one CPU generator, standard normal, float32."""
@@ -97,6 +99,7 @@ def read_preview_inputs(
                 first_frame,
                 None if start is None else _latent_of(cache, start, shape),
                 "" if start is None else start.name or "the first clip",
+                cache_set.kind.leading_frames,
             )
         )
     return PreviewInputs(config, tuple(clips))
@@ -124,7 +127,8 @@ def preview_shape(cache_set: CacheSet, config: SampleConfig) -> tuple[int, int, 
                 f"Preview {name} {pixels} is not a multiple of {edge}. Set it to {pixels // edge * edge}."
             )
     stride = space.spatial_stride
-    return (space.channels, space.latent_frames(frames), height // stride, width // stride)
+    latent_frames = space.latent_frames(frames) + cache_set.kind.leading_frames
+    return (space.channels, latent_frames, height // stride, width // stride)
 
 
 def _conditioning(
@@ -138,7 +142,8 @@ def _conditioning(
     if not key:
         _require_size_of_first_clip(cache_set, shape)
         key = pictured(cache_set).condition_key
-    return stack_conditions([cache.read_condition(key, shape)])
+    frames = shape[1] - cache_set.kind.leading_frames
+    return stack_conditions([cache.read_condition(key, (shape[0], frames, *shape[2:]))])
 
 
 def pictured(cache_set: CacheSet) -> CacheItem:

@@ -41,6 +41,7 @@ CORE: dict[str, Any] = {
         {"clip_name": ("COMBO", ""), "type": ("COMBO", "wan"), "device": ("COMBO", "default")},
         CLIP="CLIP",
     ),
+    "CLIPVisionLoader": _node("Load CLIP Vision", {"clip_name": ("COMBO", "")}, CLIP_VISION="CLIP_VISION"),
     "LoadImage": _node("Load Image", {"image": ("COMBO", "example.png")}, IMAGE="IMAGE", MASK="MASK"),
     "UNETLoader": _node(
         "Load Diffusion Model", {"unet_name": ("COMBO", ""), "weight_dtype": ("COMBO", "default")}, MODEL="MODEL"
@@ -86,6 +87,11 @@ CORE: dict[str, Any] = {
         },
     ),
 }
+
+
+def folder_of(kind: str, widget: str) -> str:
+    """Returns the models folder of a widget of a node's class."""
+    return "clip_vision" if kind == "CLIPVisionLoader" else FOLDERS[widget]
 
 
 def url_of(file_name: str, folder: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from memory_figures import note
 
 from .parts import (
+    ANIMATE_14B,
     APP,
     AS_APP,
     BEST_STEP,
@@ -225,6 +226,51 @@ in one run.
         "model vae clip kept",
         "quantize cache dataset",
         "split",
+        "train",
+        tops=(0, 80, 80),
+    ),
+)
+
+_ANIMATE = training(
+    model=ANIMATE_14B,
+    dataset={"num_frames": 33, "width": 832, "height": 480},
+    preview={"prompts": ""},
+    train={"run_name": "my_animate_lora"},
+    between={"quantize": Node("Fp8Quantize", {"model": Link("model")}, size=(350, 140))},
+)
+_ANIMATE["cache"].inputs["clip_vision"] = Link("vision")
+ANIMATE = Graph(
+    "10_wan22_animate_14B",
+    f"""## Train a LoRA for Animate (Wan 2.2)
+
+**Files**, below ComfyUI's `models` folder:
+
+- `diffusion_models/{ANIMATE_14B}`
+- `vae/wan_2.1_vae.safetensors`
+- `text_encoders/umt5_xxl_fp8_e4m3fn_scaled.safetensors`
+- `clip_vision/clip_vision_h.safetensors`
+
+**What is new here**: the model reads a reference image, a pose video and a face video of each clip, in files next to
+it: `name_ref1.png`, `name_pose.mp4` (drawn poses) and `name_face.mp4` (the face, cropped). The LoRA learns how the
+character moves and looks. Previews follow the pose and the face of your first clip.
+
+**Steps**
+
+1. Put clips of 2 seconds or more into a folder of ComfyUI's `input` folder, each with its three files and a
+`name.txt` that says what happens. The clips are read at 30 frames per second.
+2. Press **R**, then choose the folder in *Wan Video Dataset*. Its report names each clip that lacks a file.
+3. Press **Run**. Use the LoRA with WanAnimateToVideo.
+
+{BEST_STEP}
+
+{note("Wan 2.2 Animate-14B, fp8", 33, 49)}
+
+**How long**: 1500 steps after encoding; the panel says how long is left after the first ones.""",
+    placed(
+        {**_ANIMATE, "vision": Node("CLIPVisionLoader", {"clip_name": "clip_vision_h.safetensors"}, size=(360, 60))},
+        "model vae clip vision kept",
+        "quantize cache dataset",
+        "preview",
         "train",
         tops=(0, 80, 80),
     ),

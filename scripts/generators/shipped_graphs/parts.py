@@ -10,6 +10,7 @@ VAE_21 = "wan_2.1_vae.safetensors"
 T2V_1_3B = "wan2.1_t2v_1.3B_fp16.safetensors"
 I2V_HIGH = "wan2.2_i2v_high_noise_14B_fp16.safetensors"
 I2V_LOW = "wan2.2_i2v_low_noise_14B_fp16.safetensors"
+ANIMATE_14B = "wan2.2_animate_14B_bf16.safetensors"
 TI2V_5B = "wan2.2_ti2v_5B_fp16.safetensors"
 VAE_22 = "wan2.2_vae.safetensors"
 T2V_HIGH = "wan2.2_t2v_high_noise_14B_fp8_scaled.safetensors"
@@ -83,6 +84,7 @@ ROOM = {
     "WanDatasetSettings": 880,
     "VAELoader": 120,
     "CLIPLoader": 170,
+    "CLIPVisionLoader": 120,
     "CacheLatents": 215,
     "WanPreviewSettings": 760,
     "LoadImage": 385,

@@ -55,7 +55,7 @@ def test_a_count_is_the_same_clips_every_epoch_and_every_time(tmp_path):
 def test_every_kind_of_conditioning_is_drawn(tmp_path, name):
     """Fun-Control and Fun-InP models among them: what a model of that kind reads, in the sizes it reads."""
     kind = condition_named(name)
-    channels = 16 if name == "context" else 36
+    channels = {"context": 16, "animate": 20}.get(name, 36)
     batch = Batches(make(name, channels=channels), LatentCache(tmp_path), seed=0, batch_size=2).at(0)
     given = batch.conditioning or Conditioning()
     drawn = {name: getattr(given, name) for name in kind.tensors if not name.startswith("context")}

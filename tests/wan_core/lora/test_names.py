@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from wan_core.checkpoint import to_original
+from wan_core.checkpoint import to_file, to_original
 from wan_core.lora.names import parse_key
 
 TABLE = json.loads((Path(__file__).parents[2] / "fixtures" / "wan_variant_keys.json").read_text(encoding="utf-8"))
@@ -83,6 +83,15 @@ def test_a_diffusers_name_is_found_dotted_and_flat(name: str) -> None:
 )
 def test_other_keys_are_none_of_ours(key: str) -> None:
     assert parse_key(key) is None
+
+
+def test_the_attention_to_a_face_is_a_part_of_its_block_and_is_written_under_its_own_name() -> None:
+    name = "face_adapter.fuser_blocks.1.linear2"
+    found = parse_key(f"diffusion_model.{name}.lora_A.weight")
+    assert found is not None
+    assert (found.module, found.part) == ("blocks.5.face.linear2", "down")
+    assert to_file(f"{found.module}.lora_A.weight") == f"{name}.lora_A.weight"
+    assert to_file("blocks.5.ffn.2.lora_A.weight") == "blocks.5.ffn.2.lora_A.weight"
 
 
 def test_a_key_as_long_as_a_header_may_hold_is_judged_at_once() -> None:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.support.animate import FACED, face_inputs, quick
 from tests.support.blocks import GRID, MIXED, SHAPE, block_inputs, new_block
 from wan_core.lora import LoraConfig, adapter_parameters, inject_lora
 from wan_core.model import Conditioning, Numerics, WanShape, WanTransformer
@@ -161,7 +162,12 @@ class Away:
         return lambda: copy.clone()
 
 
-VARIANTS: dict[str, dict[str, Any]] = {"t2v": {}, "vace": {"vace_layers": (0, 2)}, "ti2v": {"time": 3}}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "t2v": {},
+    "vace": {"vace_layers": (0, 2)},
+    "ti2v": {"time": 3},
+    "animate": FACED,
+}
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -185,6 +191,9 @@ def test_weights_and_inputs_may_rest_elsewhere_between_the_passes(variant: str) 
         if away:
             model.offload = Away(model)
         given = Conditioning(vace=torch.ones(1, 96, 3, 4, 6)) if shape.vace_layers else None
+        if shape.face_layers:
+            quick(model)
+            given = Conditioning(**face_inputs(1, 3, 4, 6))
         timestep = torch.full((1, times) if times > 1 else (1,), 500.0)
         latent, text = torch.randn(1, 16, 3, 4, 6), torch.randn(1, 512, 8)
         output = model(latent, timestep, text, given)

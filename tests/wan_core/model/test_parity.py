@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from tests.support.animate import first_values, quick
 from tests.support.golden import FLOAT64, fill_at_random
 from wan_core.model import Conditioning, WanShape, WanTransformer
 
@@ -42,8 +43,9 @@ SHAPES = {
     "fun_camera_2_1": shape(in_channels=32, image_dim=1280, camera_channels=24),
     "fun_camera_2_2": shape(in_channels=36, camera_channels=24),
     "bernini": shape(),
+    "animate": shape(in_channels=36, image_dim=1280, num_layers=5, pose_channels=16, face_layers=(0,)),
 }
-ONLY_COMFYUI = {"fun_control_reference", "fun_camera_2_1", "fun_camera_2_2", "bernini"}
+ONLY_COMFYUI = {"fun_control_reference", "fun_camera_2_1", "fun_camera_2_2", "bernini", "animate"}
 SINCE_0_33 = {"bernini": "context_latents"}
 """cases that older versions of ComfyUI lack, and a word of the file of its model that shows them"""
 PER_FRAME = {"ti2v_5b", "fun_inp_5b"}
@@ -72,6 +74,9 @@ def inputs_of(name: str, shape: WanShape, generator: torch.Generator) -> dict[st
         found["reference"] = noise(shape.reference_channels, height, width)
     if shape.camera_channels:
         found["camera"] = noise(shape.camera_channels, frames, 8 * height, 8 * width)
+    if shape.pose_channels:
+        found["pose"] = noise(shape.pose_channels, frames - 1, height, width)
+        found["face"] = noise(3, 4 * (frames - 1) - 3, 512, 512)
     if name == "bernini":  # a source video, a shorter reference video of another size, a picture
         found |= {f"context{n}": noise(16, *size) for n, size in enumerate((VIDEO, (2, 6, 4), (1, 4, 10)), 1)}
     return found
@@ -96,12 +101,16 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, tor
         model = WanTransformer(size)
         fill_at_random(model, generator)
         inputs = inputs_of(name, size, generator)
+        if size.face_layers:
+            encode = model.motion_encoder.forward
+            ours[f"{name}.motion"] = encode(inputs["face"][:1, :, 0], torch.float32)
+            model.motion_encoder.forward = first_values  # pyright: ignore[reportAttributeAccessIssue]
         tensors |= {f"{name}.w.{key}": value for key, value in model.state_dict().items()}
         tensors |= {f"{name}.{key}": value for key, value in inputs.items()}
         ours[f"{name}.fp32"] = run(model, inputs, torch.float32)
         wide = WanTransformer(size, FLOAT64).double()
         wide.load_state_dict(model.state_dict())
-        ours[f"{name}.fp64"] = run(wide, inputs, torch.float64)
+        ours[f"{name}.fp64"] = run(quick(wide), inputs, torch.float64)
     file = tmp_path_factory.mktemp("parity") / "cases.safetensors"
     save_file(tensors, file, {name: json.dumps(size.to_dict()) for name, size in SHAPES.items()})
     return file, ours
@@ -152,6 +161,13 @@ def test_comfyui_predicts_the_same(
     if case in SINCE_0_33 and SINCE_0_33[case] not in (comfyui_tree / "comfy/ldm/wan/model.py").read_text():
         pytest.skip("this ComfyUI is older than the model; tests/fixtures has its vectors")
     check("comfyui", case, cases, theirs)
+
+
+@pytest.mark.comfy
+def test_comfyui_reads_the_same_motion_from_a_face(cases: tuple[Path, dict[str, torch.Tensor]], theirs: Theirs) -> None:
+    mine, other = cases[1]["animate.motion"], theirs("comfyui")["animate.motion"]
+    assert float(other.abs().max()) > 0.01
+    assert float((mine - other).abs().max()) <= 1e-5 * float(other.abs().max())
 
 
 @pytest.mark.parametrize("case", [case for case in SHAPES if case not in ONLY_COMFYUI])

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.support.animate import face_inputs, without_motion_encoder
 from tests.support.golden import FLOAT64
 from wan_core.errors import ConfigError
 from wan_core.lora import LoraConfig, adapter_parameters, inject_lora, without_adapters
@@ -38,12 +39,14 @@ KINDS = {
     "control stream": replace(SHAPE, vace_layers=(0, 1)),
     "camera": replace(SHAPE, in_channels=36, camera_channels=24),
     "reference image": replace(SHAPE, reference_channels=16, in_channels=48),
+    "face": replace(SHAPE, pose_channels=16, face_layers=(1,)),
 }
 
 
 def model_of(shape: WanShape, numerics: Numerics = FLOAT64, **lora: Any) -> WanTransformer:
     torch.manual_seed(0)
-    model = WanTransformer(shape, numerics)
+    with without_motion_encoder():
+        model = WanTransformer(shape, numerics)
     for name, parameter in model.named_parameters():
         torch.nn.init.normal_(parameter, std=0.3 if name.endswith("modulation") else 0.1)
     inject_lora(model, LoraConfig(rank=4, **lora), seed=0)
@@ -67,6 +70,7 @@ def inputs(shape: WanShape, dtype: torch.dtype = torch.float64) -> tuple[Tensor,
         vace=of(shape.vace_channels if shape.vace_layers else 0, *SIZE[1:]),
         camera=of(shape.camera_channels, frames, 8 * height, 8 * width),
         reference=of(shape.reference_channels, height, width),
+        **(face_inputs(clips, frames, height, width, dtype) if shape.face_layers else {}),
     )
     timestep = torch.rand(clips, frames) if shape.out_channels == 48 else torch.rand(clips)
     latent, text = (

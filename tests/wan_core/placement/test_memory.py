@@ -236,6 +236,18 @@ def test_a_model_of_any_depth_is_a_straight_line_through_short_ones(
     assert drawn == _trace(shape, numerics, step, Adapt(4), recomputing, offloaded).and_blocks(0, 0)
 
 
+@pytest.mark.parametrize("recomputing", [Recomputing(), Recomputing(blocks=False)], ids=["checkpointed", "plain"])
+def test_layers_that_see_a_face_are_counted(recomputing: Recomputing) -> None:
+    """Two layers of ten, drawn from short models of one kind each, against the engine run with all: within 1 %."""
+    shape = replace(SMALL, num_layers=10, in_channels=36, pose_channels=16, face_layers=(0, 5))
+    numerics = PrecisionPolicy().numerics(torch.bfloat16)
+    step = replace(SMALL_STEP, latent_height=120, latent_width=120)
+    drawn = traced_step(shape, numerics, step, Adapt(4), layers=10, recomputing=recomputing, offloaded=False)
+    whole = _trace(shape, numerics, step, Adapt(4), recomputing, offloaded=False).and_blocks(0, 0)
+    assert drawn.step == pytest.approx(whole.step, rel=0.01)
+    assert drawn.kept == pytest.approx(whole.kept, rel=0.02)
+
+
 @dataclass(frozen=True)
 class AdaptSome:
     """Adapters on the linears that `targets` match."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -38,19 +39,20 @@ def in_fp8(model: nn.Module) -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "chunk_tokens", "adapted", "vace"),
+    ("how", "chunk_tokens", "adapted", "more"),
     [
-        pytest.param(Recomputing(), 0, adapt, (), marks=pytest.mark.soak),
-        (Recomputing(), 300, adapt, ()),
-        (Recomputing(policy=POLICIES["attn_output"], unchecked=2), 250, in_fp8, ()),
-        (Recomputing(), 200, adapt, (0, 2, 3, 5)),
+        pytest.param(Recomputing(), 0, adapt, {}, marks=pytest.mark.soak),
+        (Recomputing(), 300, adapt, {}),
+        (Recomputing(policy=POLICIES["attn_output"], unchecked=2), 250, in_fp8, {}),
+        (Recomputing(), 200, adapt, {"vace_layers": (0, 2, 3, 5)}),
+        (Recomputing(), 0, adapt, {"face_layers": (0, 3, 5), "pose_channels": 16}),
     ],
-    ids=["one chunk", "four chunks", "fp8, five chunks, some kept", "two streams"],
+    ids=["one chunk", "four chunks", "fp8, five chunks, some kept", "two streams", "face"],
 )
 def test_a_model_of_any_depth_and_any_chunks_is_a_straight_line(
-    how: Recomputing, chunk_tokens: int, adapted: object, vace: tuple[int, ...]
+    how: Recomputing, chunk_tokens: int, adapted: object, more: dict[str, Any]
 ) -> None:
-    shape = replace(SMALL, vace_layers=vace)
+    shape = replace(SMALL, **more)
     found = step_traffic(shape, NUMERICS, STEP, adapted, recomputing=how, chunk_tokens=chunk_tokens)  # type: ignore[arg-type]
     model = short_model(shape, NUMERICS, adapted)  # type: ignore[arg-type]
     set_up(model, how, chunk_tokens)

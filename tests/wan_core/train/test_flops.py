@@ -10,6 +10,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from tests.support.animate import face_inputs, quick
 from tests.support.tiny_run import TINY, TINY_CAMERA, TINY_FLF2V, TINY_I2V_21, TINY_SCAIL2, TINY_TI2V, TINY_VACE
 from wan_core.lora import LoraConfig, inject_lora, without_adapters
 from wan_core.model import Conditioning, Route, WanShape, WanTransformer, draw_passages
@@ -27,6 +28,7 @@ KINDS = {
     "control stream": TINY_VACE,
     "camera": TINY_CAMERA,
     "SCAIL-2": TINY_SCAIL2,
+    "face": replace(TINY_I2V_21, pose_channels=16, face_layers=(0,)),
 }
 TARGETS = {
     "queries only": r"blocks\.\d+\.self_attn\.q",
@@ -42,7 +44,9 @@ def model_of(shape: WanShape, targets: tuple[str, ...] = ()) -> WanTransformer:
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.02)
     inject_lora(model, LoraConfig(rank=4, targets=targets) if targets else LoraConfig(rank=4), seed=0)
-    return model
+    if shape.face_layers:  # its encoders are left out of the formula
+        model.face_encoder.forward = lambda motion, frames: torch.zeros(len(motion), frames, 5, shape.dim)
+    return quick(model)
 
 
 def counted(
@@ -57,6 +61,7 @@ def counted(
         vace=torch.randn(clips, shape.vace_channels, *SIZE[1:]) if shape.vace_layers else None,
         camera=torch.randn(clips, 24, frames, 8 * height, 8 * width) if shape.camera_channels else None,
         context=tuple(torch.randn(clips, 16, *size) for size in context),
+        **(face_inputs(clips, frames, height, width) if shape.face_layers else {}),
     )
     if shape.identity_channels:
         one, small = (1, height, width), (frames, height // 2, width // 2)

@@ -1,0 +1,196 @@
+"""The face of Wan 2.2 Animate: a frozen encoder of motion, tokens of it per latent frame, and attention to them.
+
+B batch, T pixel frames of the face, F latent frames, N tokens, K tokens of the face in a latent frame, D model width.
+Module names equal the official ones below `motion_encoder` and `face_encoder`; the attention of
+`face_adapter.fuser_blocks.i` is a part of the block that it follows (`checkpoint.keys`): it lies on the device of that
+block, and is offloaded, quantized and recomputed with it. Source of the maths: Wan2.2 animate.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ..kernels import attention_kernel
+from .attention import WanRMSNorm
+from .shape import Numerics, WanShape
+
+_WIDTHS = (32, 64, 128, 256, 512, 512, 512, 512)
+"""channels of the picture encoder, each of half the height and width of the one before"""
+_FEATURES, _DIRECTIONS = 512, 20
+"""of a picture; of motion"""
+_HEADS, _HEAD_WIDTH = 4, 1024
+"""of the face encoder: a token of the face comes from each head, and one more is learned"""
+_TOGETHER = 8
+"""pictures that are encoded at once"""
+_EPS = 1e-6
+
+
+class _Scaled(nn.Module):
+    """A linear or convolution whose weight (out, in, ...) is divided by the root of its fan-in."""
+
+    def __init__(self, *sizes: int, bias: bool = False) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(*sizes))
+        self.bias = nn.Parameter(torch.empty(sizes[0])) if bias else None
+        self.scale = 1 / math.sqrt(math.prod(sizes[1:]))
+
+    def forward(self, x: Tensor, stride: int = 1) -> Tensor:
+        weight = self.weight.to(x.dtype) * self.scale
+        bias = None if self.bias is None else self.bias.to(x.dtype)
+        if weight.ndim == 2:
+            return functional.linear(x, weight, bias)
+        padding = weight.shape[-1] // 2 if stride == 1 and weight.shape[-1] == 3 else 0
+        return functional.conv2d(x, weight, bias, stride, padding)
+
+
+class _Leaky(nn.Module):
+    """Adds a bias; then a leaky ReLU that keeps the variance."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.empty(1, channels, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.leaky_relu(x + self.bias.to(x.dtype), 0.2) * math.sqrt(2)
+
+
+class _Blur(nn.Module):
+    """Blurs by (1, 3, 3, 1) in both directions, for a convolution of `kernel_size` that halves the size."""
+
+    def __init__(self, kernel_size: int) -> None:
+        super().__init__()
+        self.padding = (kernel_size + 1) // 2
+
+    def forward(self, x: Tensor) -> Tensor:
+        row = torch.tensor((1.0, 3.0, 3.0, 1.0), dtype=x.dtype, device=x.device) / 8
+        channels = x.shape[1]
+        kernel = (row[:, None] * row).expand(channels, 1, 4, 4)
+        return functional.conv2d(x, kernel, padding=self.padding, groups=channels)
+
+
+class _Halved(nn.Sequential):
+    """Blur, convolution of stride 2, and where `active` the activation."""
+
+    def __init__(self, before: int, behind: int, kernel_size: int, *, active: bool) -> None:
+        convolution = _Scaled(behind, before, kernel_size, kernel_size)
+        super().__init__(_Blur(kernel_size), convolution, *([_Leaky(behind)] if active else ()))
+
+    def forward(self, input: Tensor) -> Tensor:
+        blur, convolution, *activation = self
+        x = convolution(blur(input), 2)
+        return activation[0](x) if activation else x
+
+
+class _Residual(nn.Module):
+    def __init__(self, before: int, behind: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Sequential(_Scaled(before, before, 3, 3), _Leaky(before))
+        self.conv2 = _Halved(before, behind, 3, active=True)
+        self.skip = _Halved(before, behind, 1, active=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.conv2(self.conv1(x)) + self.skip(x)) / math.sqrt(2)
+
+
+class MotionEncoder(nn.Module):
+    """Pictures of a face to their motion: how far they go along directions that are orthogonal to each other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        first = nn.Sequential(_Scaled(_WIDTHS[0], 3, 1, 1), _Leaky(_WIDTHS[0]))
+        last = _Scaled(_FEATURES, _WIDTHS[-1], 4, 4)
+        convs = nn.Sequential(first, *(_Residual(*pair) for pair in pairwise(_WIDTHS)), last)
+        sizes = (*(_FEATURES for _ in range(4)), _DIRECTIONS)
+        linears = nn.Sequential(*(_Scaled(size, _FEATURES, bias=True) for size in sizes))
+        self.enc = nn.ModuleDict({"net_app": nn.ModuleDict({"convs": convs}), "fc": linears})
+        directions = nn.ParameterDict({"weight": nn.Parameter(torch.empty(_FEATURES, _DIRECTIONS))})
+        self.dec = nn.ModuleDict({"direction": directions})
+
+    @torch.no_grad()
+    def forward(self, pictures: Tensor, dtype: torch.dtype) -> Tensor:
+        """pictures (P, 3, 512, 512) in [-1, 1] -> (P, 512) in `dtype`; frozen, so no gradient goes through."""
+        weight: Tensor = self.get_parameter("dec.direction.weight")
+        convs, linears = self.get_submodule("enc.net_app.convs"), self.get_submodule("enc.fc")
+        wide = torch.promote_types(dtype, torch.float32)
+        nudge = 1e-8 * torch.eye(*weight.shape, dtype=wide, device=weight.device)
+        directions = torch.linalg.qr(weight.to(wide) + nudge).Q.T.to(dtype)
+        found = [
+            (linears(convs(some.to(dtype)).flatten(1)).unsqueeze(-1) * directions).sum(1)
+            for some in pictures.split(_TOGETHER)
+        ]
+        return torch.cat(found)
+
+
+class _CausalConv(nn.Module):
+    """A convolution over time that sees no later frame; the first one stands for those before it."""
+
+    def __init__(self, before: int, behind: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(before, behind, 3)
+
+    def forward(self, x: Tensor, stride: int = 1) -> Tensor:
+        """x (P, T, before) -> (P, T / stride rounded up, behind)."""
+        frames = functional.pad(x.transpose(1, 2), (2, 0), mode="replicate")
+        weight, bias = self.conv.weight.to(x.dtype), self.conv.bias
+        assert bias is not None
+        return functional.conv1d(frames, weight, bias.to(x.dtype), stride).transpose(1, 2)
+
+
+class FaceEncoder(nn.Module):
+    """The motion of a face to its tokens in each latent frame."""
+
+    def __init__(self, shape: WanShape, numerics: Numerics) -> None:
+        super().__init__()
+        self.numerics = numerics
+        self.conv1_local = _CausalConv(_FEATURES, _HEADS * _HEAD_WIDTH)
+        self.conv2, self.conv3 = (_CausalConv(_HEAD_WIDTH, _HEAD_WIDTH) for _ in range(2))
+        self.out_proj = nn.Linear(_HEAD_WIDTH, shape.dim)
+        self.padding_tokens = nn.Parameter(torch.empty(1, 1, 1, shape.dim))
+
+    def forward(self, motion: Tensor, frames: int) -> Tensor:
+        """motion (B, T, 512) in the compute dtype -> (B, F, K, D) of `frames`; zeros for the reference image."""
+        batch = len(motion)
+        heads = self.conv1_local(motion).unflatten(2, (_HEADS, -1)).transpose(1, 2).flatten(0, 1)
+        heads = self._active(self.conv2(self._active(heads), 2))
+        heads = self._active(self.conv3(heads, 2))
+        tokens = self.out_proj(heads).unflatten(0, (batch, _HEADS)).transpose(1, 2)
+        learned = self.padding_tokens.to(tokens.dtype).expand(batch, tokens.shape[1], -1, -1)
+        tokens = torch.cat([tokens, learned], dim=2)[:, : frames - 1]
+        return functional.pad(tokens, (0, 0, 0, 0, 1, frames - 1 - tokens.shape[1]))
+
+    def _active(self, x: Tensor) -> Tensor:
+        return functional.silu(_plain_norm(x, self.numerics))
+
+
+class FaceAttention(nn.Module):
+    """Attention of the tokens of each latent frame to those of the face in it."""
+
+    def __init__(self, shape: WanShape, numerics: Numerics) -> None:
+        super().__init__()
+        self.num_heads, self.numerics = shape.num_heads, numerics
+        self.kernel = attention_kernel("sdpa")
+        self.linear1_kv, self.linear1_q = nn.Linear(shape.dim, 2 * shape.dim), nn.Linear(shape.dim, shape.dim)
+        self.linear2 = nn.Linear(shape.dim, shape.dim)
+        head_dim = shape.dim // shape.num_heads
+        self.q_norm, self.k_norm = WanRMSNorm(head_dim, _EPS), WanRMSNorm(head_dim, _EPS)
+
+    def forward(self, tokens: Tensor, face: Tensor) -> Tensor:
+        """tokens (B, n, D) in the residual dtype, equally many of each frame -> the same; face (B, F, K, D)."""
+        dtype, inside = self.numerics.qk_norm, self.numerics.attention or self.numerics.compute
+        by_frame = (face.shape[0] * face.shape[1], -1, self.num_heads)
+        query = self.linear1_q(_plain_norm(tokens, self.numerics)).reshape(*by_frame, self.q_norm.weight.shape[0])
+        both = self.linear1_kv(_plain_norm(face, self.numerics)).unflatten(-1, (2, self.num_heads, -1)).flatten(0, 1)
+        key, value = both.unbind(2)
+        parts = self.q_norm(query, dtype), self.k_norm(key, dtype), value
+        attended = self.kernel(*(part.to(inside) for part in parts)).to(self.numerics.compute)
+        return tokens + self.linear2(attended.reshape(*tokens.shape[:2], -1)).to(tokens.dtype)
+
+
+def _plain_norm(x: Tensor, numerics: Numerics) -> Tensor:
+    """LayerNorm without scale and bias in the norm's dtype; x (..., width) -> the same in the compute dtype."""
+    return functional.layer_norm(x.to(numerics.norm), x.shape[-1:], eps=_EPS).to(numerics.compute)

@@ -138,8 +138,9 @@ _TIMES_ADAMW = {
     "came": 0.1,
     "adafactor": 100.0,
 }
-"""best learning rate of an optimizer, in AdamW's. The last two are of one trial each: CAME at AdamW's rate destroyed
-the model; torch's Adafactor multiplies the rate by the weights' RMS (at least 0.001), and a LoRA starts at 0"""
+"""best learning rate of an optimizer, in AdamW's; of three rates on two concepts for the last two. CAME at AdamW's rate
+destroyed the model; torch's Adafactor multiplies the rate by the weights' RMS (at least 0.001), and a LoRA starts at 0
+"""
 _RATES = {
     "lion": (3e-7, 3e-3),
     "prodigy": (0.1, 10.0),

@@ -22,7 +22,16 @@ from .keys import AGAIN, KEY
 
 _SET_VERSION = 1
 
-_USUAL = {"turn": 0, "turns": 1, "weight": 1.0, "mask_key": "", "evaluation_key": "", "prior": 0.0, "context": []}
+_USUAL = {
+    "turn": 0,
+    "turns": 1,
+    "weight": 1.0,
+    "mask_key": "",
+    "evaluation_key": "",
+    "prior": 0.0,
+    "context": [],
+    "references": 0,
+}
 """default values, which do not enter a fingerprint"""
 _SPACES = {space.name: space for space in LATENT_SPACES}
 
@@ -64,6 +73,8 @@ class CacheItem(Config):
     """above 0: loss weight of training towards the base model's prediction (prior preservation)"""
     context: tuple[tuple[int, ...], ...] = ()
     """latent frames, height and width of each of its context streams (Bernini-R)"""
+    references: int = 0
+    """its reference images (SCAIL)"""
 
     def __post_init__(self) -> None:
         if not is_frame_count(self.num_frames) or min(self.height, self.width, self.repeats, self.turns) < 1:

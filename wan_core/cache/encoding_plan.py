@@ -187,6 +187,7 @@ def _item_of(sample: Sample, config: DatasetConfig, keys: SampleKeys) -> CacheIt
         name=sample.name,
         caption=sample.caption,
         prior=config.prior_preservation,
+        references=int("references" in keys.kind.tensors),
         context=tuple(
             _latent_size(file.of_sample(sample), keys.space) for file in sample.context if keys.kind.in_context
         ),

@@ -15,7 +15,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -168,10 +168,11 @@ class _Stream:
 
 
 def _by_bucket(items: Sequence[CacheItem]) -> list[list[int]]:
-    """Returns item indices per bucket, buckets in order of size; clips of a bucket have context streams of one size."""
-    groups: dict[tuple[int, int, int, tuple[tuple[int, ...], ...]], list[int]] = {}
+    """Returns item indices per bucket, buckets in order of size; clips of a bucket have as many references and
+    context streams, of one size."""
+    groups: dict[tuple[Any, ...], list[int]] = {}
     for place, item in enumerate(items):
-        groups.setdefault((item.num_frames, item.height, item.width, item.context), []).append(place)
+        groups.setdefault((item.num_frames, item.height, item.width, item.context, item.references), []).append(place)
     return [groups[bucket] for bucket in sorted(groups)]
 
 

@@ -194,6 +194,7 @@ def _store(clip: TensorClip, writer: _Writer, space: LatentSpace, kind: Conditio
         name=clip.name,
         caption=clip.caption,
         context=stream_sizes(given),
+        references=given["references"].shape[1] if "references" in given else 0,
     )
 
 

@@ -114,12 +114,8 @@ def largest_preview_shape(cache_set: CacheSet, config: SampleConfig) -> tuple[in
 def preview_shape(cache_set: CacheSet, config: SampleConfig) -> tuple[int, int, int, int]:
     """Returns the latent shape (C, F, h, w) of a preview by the settings, else of the first clip."""
     space = cache_set.space
-    clip = pictured(cache_set)
-    frames, height, width = (
-        config.num_frames or clip.num_frames,
-        config.height or clip.height,
-        config.width or clip.width,
-    )
+    frames = config.num_frames or pictured(cache_set).num_frames
+    height, width = config.height or pictured(cache_set).height, config.width or pictured(cache_set).width
     edge = 2 * space.spatial_stride * (1 + cache_set.kind.halves)
     for name, pixels in (("width", width), ("height", height)):
         if pixels % edge:

@@ -91,6 +91,11 @@ def test_balanced_sampling_gives_every_bucket_the_same_and_starves_no_clip(tmp_p
         assert widths != sorted(widths)
 
 
+def test_clips_with_different_numbers_of_references_are_not_batched_together(tmp_path):
+    batches = make_batches([make_item(n, references=1 + n % 2) for n in range(4)], tmp_path, batch_size=4)
+    assert sorted(map(sorted, seen(batches, 2))) == [["clip_0", "clip_2"], ["clip_1", "clip_3"]]
+
+
 def test_an_unknown_way_of_sampling_is_refused(tmp_path):
     with pytest.raises(ConfigError, match='bucket_sampling "fair" is unknown'):
         make_batches([make_item(0)], tmp_path, bucket_sampling="fair")

@@ -54,7 +54,7 @@ def test_the_steps_between_match_the_reference(golden: Golden) -> None:
     for block in model.blocks:
         block.register_forward_hook(lambda _block, inputs, output: seen.append((inputs, output)))
     model(*golden.inputs())
-    (tokens, time_rows, text, cos, sin, image), _ = seen[0]
+    (tokens, time_rows, text, cos, sin, image, _face), _ = seen[0]
     _close(tokens, golden["inter.tokens"])
     for number, (_, output) in enumerate(seen):
         _close(output, golden[f"inter.block{number}_out"])

@@ -13,6 +13,7 @@ import pytest
 from learning import bench
 from learning.bench_cell import BenchStudy, trial_of
 from learning.bench_file import CELL, CHOICE, DuplicateError, Line, ResultFile, claimed
+from learning.bench_many import run_one
 from learning.bench_recipes import RECIPES
 from learning.bench_report import against, bootstrap, page, picture
 
@@ -41,8 +42,8 @@ def ran(study: StudyWithoutTraining, folder: Path, *arguments: str) -> list[Line
     for seed in (1000, 1001, 1002, 2000, 2001):
         with contextlib.suppress(DuplicateError):
             results.append({"kind": CHOICE, "concept": seed, "usable": seed != 1001})
-    for cell in bench.wanted(results, asked):
-        bench.run(cast("BenchStudy", study), results, asked, cell)
+    for cell in bench.unfinished(results, asked)():
+        run_one(cast("BenchStudy", study), results, asked.work, cell, {})
     return results.lines()
 
 
@@ -79,11 +80,9 @@ def test_finished_cells_are_skipped_and_claimed_ones_left_to_their_process(tmp_p
 def test_unseen_concepts_need_the_switch_and_are_marked(tmp_path: Path) -> None:
     (line,) = ran(StudyWithoutTraining(), tmp_path, "--recipes", "ours", "--concepts", "1", "--unseen")
     assert (line["concept"], line["unseen"]) == (2000, True)
-    asked = bench.options().parse_args(["--work", str(tmp_path)])
-    with pytest.raises(SystemExit, match=r"kept for the end\. Add --unseen"):
-        bench.run(cast("BenchStudy", None), ResultFile(tmp_path / "other"), asked, line_of(concept=2000))
-    (chosen,) = ran(StudyWithoutTraining(), tmp_path / "b", "--recipes", "ours", "--concepts", "1")
-    assert "unseen" not in chosen
+    usual = ran(StudyWithoutTraining(), tmp_path / "b", "--recipes", "ours")
+    assert [line["concept"] for line in usual] == [1000, 1002]
+    assert not any("unseen" in line for line in usual)
 
 
 def test_a_repeated_cell_is_compared_to_the_last_digit(tmp_path: Path) -> None:

@@ -173,6 +173,7 @@ def diffusers() -> tuple[Callable[[Shape], nn.Module], Run, list[Any]]:
 
 def original_name(name: str) -> str:
     """diffusers' name -> original, those of VACE's second stream too."""
+    sys.path.append(str(Path(__file__).parents[2]))
     from wan_core.checkpoint import to_original
 
     if not name.startswith("vace_blocks."):

@@ -129,6 +129,7 @@ for (const language of LANGUAGES) {
       }
     }
     assert.deepEqual([...others.keys()].sort(), [
+      "Bernini Conditioning",
       "Enter app mode",
       "Load CLIP",
       "Load CLIP Vision",

@@ -43,7 +43,10 @@ test("while the nodes before it run, nobody is told to press Run again", () => {
 
 test("where a node before it failed, the panel names that node and not Run", () => {
   const about = { kind: "blocked", node: "Cache" };
-  assert.equal(said({ about }), "stopped ■ Not trained: Cache failed. The red box says what to do.");
+  assert.equal(
+    said({ about }),
+    "stopped ■ Not trained: Cache failed. The red box says what to do.",
+  );
 });
 
 test("while clips are encoded the panel counts them", () => {

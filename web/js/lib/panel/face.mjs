@@ -107,7 +107,7 @@ export class Face {
   }
 }
 
-export const CHART_MIN = 130;
+export const CHART_MIN = 116;
 // As in the style sheet.
 const GAP = 6;
 const PADDING = 8;

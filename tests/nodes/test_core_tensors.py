@@ -120,9 +120,7 @@ def test_what_core_animate_makes_is_read_by_the_names_of_the_model(core: Any, mo
     assert torch.equal(clip.condition["face"], values["face_video_pixels"][0])
     assert clip.latent.shape == (16, 3, 4, 6)
     del values["face_video_pixels"]
-    with pytest.raises(
-        ValueError, match=r"no face_video_pixels, .* Send it through WanAnimateToVideo with face"
-    ):
+    with pytest.raises(ValueError, match=r"no face_video_pixels, .* Send it through WanAnimateToVideo with face"):
         list(core.read_clips([{"samples": raw}], [conditioning(**values)], variant))
 
 

@@ -46,7 +46,7 @@ class Poses:
 def read_poses(path: Path) -> Poses:
     """Returns the poses of a file, read as numbers only; DatasetError says which line is wrong.
 
-    Blank lines, and a first line that is not numbers (a title or an address), are left out.
+    Blank lines, and a first line that is neither numbers nor as long as a pose (a title or an address), are left out.
     """
     try:
         with open_regular(path) as file:
@@ -57,10 +57,10 @@ def read_poses(path: Path) -> Poses:
         raise _refused(path, f"is larger than {_MOST_BYTES >> 20} MiB")
     rows = [(number, line.split()) for number, line in enumerate(data.decode("utf-8-sig", "replace").splitlines(), 1)]
     rows = [row for row in rows if row[1]]
-    if rows and _numbers(rows[0][1]) is None:
+    if rows and _numbers(rows[0][1]) is None and len(rows[0][1]) not in _COLUMNS:
         del rows[0]
     if not rows:
-        raise _refused(path, "holds no poses")
+        raise _refused(path, "holds no poses; write a line of 19 numbers for each frame")
     return _parsed(path, rows)
 
 
@@ -78,8 +78,8 @@ def _parsed(path: Path, rows: list[tuple[int, list[str]]]) -> Poses:
         turn = pose[:3, :3]
         if not min(lens[:2]) > 0:
             raise _refused(path, f"line {number} has no focal length above 0")
-        if np.abs(turn @ turn.T - np.eye(3)).max() > _ROTATION_TOLERANCE:
-            raise _refused(path, f"the pose of line {number} is no rotation and place")
+        if not (np.abs(turn).max() < 2 and np.abs(turn @ turn.T - np.eye(3)).max() <= _ROTATION_TOLERANCE):
+            raise _refused(path, f"line {number} holds no rotation; write a pose as [R|t], row by row")
         lenses.append(lens[:4])
         poses.append(pose)
     to_world = np.linalg.inv(np.stack(poses)) if _COLUMNS[wanted] == _TO_CAMERA else np.stack(poses)

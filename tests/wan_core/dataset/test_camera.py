@@ -106,10 +106,10 @@ def test_a_clip_without_fitting_poses_is_refused_by_name(bench, make_clip):
         "c.mp4": "has no camera poses; write a line for each frame into c.camera.txt",
         "d.mp4": bad["d"] + "line 1 has 3 numbers; each line needs 19 (or 18, 22, 23)",
         "e.mp4": bad["e"] + "line 2 holds something else than numbers",
-        "f.mp4": bad["f"] + "holds no poses",
-        "g.mp4": bad["g"] + "holds no poses",
+        "f.mp4": bad["f"] + "line 1 holds something else than numbers",
+        "g.mp4": bad["g"] + "holds no poses; write a line of 19 numbers for each frame",
         "h.mp4": bad["h"] + "line 1 has 14 numbers; each line needs 19 (or 18, 22, 23)",
-        "i.mp4": bad["i"] + "the pose of line 2 is no rotation and place",
+        "i.mp4": bad["i"] + "line 2 holds no rotation; write a pose as [R|t], row by row",
         "j.mp4": "its camera poses j.camera.txt have 19 lines, and it has 20 frames; write a line for each frame",
         "k.mp4": "its camera poses k.camera.txt have a line for each frame, and its frame rate varies; write it at a "
         "constant rate",
@@ -122,6 +122,13 @@ def test_a_file_of_poses_is_read_up_to_a_limit(tmp_path):
     with path.open("wb") as file:
         file.truncate((32 << 20) + 1)
     with pytest.raises(DatasetError, match=r"x\.camera\.txt is larger than 32 MiB"):
+        read_poses(path)
+
+
+def test_numbers_that_overflow_are_no_rotation(tmp_path):
+    path = tmp_path / "x.camera.txt"
+    path.write_text("1e308 " * 19)
+    with pytest.raises(DatasetError, match=r"x\.camera\.txt line 1 holds no rotation"):
         read_poses(path)
 
 

@@ -1,7 +1,7 @@
-"""A loaded model that computes in any dtype: weights stay as the plan stores them, and linears cast their own.
+"""Makes a loaded model compute in any dtype: weights keep their storage dtype, and each linear casts its own weight.
 
-Casting bfloat16 weights to float32 is exact, so the reference needs no second copy of the model; with recomputed blocks
-only the running block has wide weights.
+Casting bfloat16 to float32 is exact, so the float32 reference needs no second model. With activation checkpointing only
+one block has cast weights at a time.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from ..model import Numerics, WanTransformer
 from ..precision import multiply_in
 
 _ADAPTER_SCALE = 0.01
-"""of B where it is zero: a change of about 1 % of the layer's output, as early in training"""
+"""standard deviation of the values that fill a zero B: the LoRA changes a layer's output by about 1 %, as early in
+training"""
 
 
 def let_linears_cast(model: WanTransformer) -> None:
-    """Lets the blocks' linears take inputs of any dtype, and checkpoints the blocks."""
+    """Makes the blocks' linears accept inputs of any dtype, and turns on activation checkpointing."""
     native = model.numerics.compute
     for name, layer in model.blocks.named_modules():
-        # A class with its own forward casts already.
+        # Subclasses with a forward of their own cast their weights already.
         if isinstance(layer, nn.Linear) and type(layer).forward is nn.Linear.forward and "lora_" not in name:
             _let_cast(layer, native)
     model.checkpoint_blocks = True
-    model.train(False)  # dropout would be noise between the passes
+    model.train(False)  # dropout would differ between the passes
 
 
 def _let_cast(layer: nn.Linear, native: torch.dtype) -> None:
@@ -43,7 +44,7 @@ def _let_cast(layer: nn.Linear, native: torch.dtype) -> None:
 
 
 def compute_in(model: WanTransformer, numerics: Numerics) -> None:
-    """Sets the compute dtypes of every part."""
+    """Sets the compute dtypes of all modules, matmuls and adapters."""
     for module in model.modules():
         if isinstance(getattr(module, "numerics", None), Numerics):
             module.numerics = numerics  # type: ignore[assignment]
@@ -52,7 +53,10 @@ def compute_in(model: WanTransformer, numerics: Numerics) -> None:
 
 
 def fill_empty_adapters(model: WanTransformer, seed: int) -> bool:
-    """Fills zero parts (B of a LoRA) with small random values, since the gradient of A would be zero. True if any."""
+    """Fills adapter parameters that are all zero with small random values; returns True if there were any.
+
+    With B zero, the gradient of A would be zero too.
+    """
     filled = False
     for name, parameter in adapter_parameters(model).items():
         if not parameter.detach().any():

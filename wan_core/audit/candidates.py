@@ -13,7 +13,7 @@ from ..precision import PRESETS, SWITCHES, PrecisionPolicy, dtype_name
 REFERENCE = Numerics(compute=torch.float32, rope=torch.float64, attention=torch.float32, adapter=torch.float32)
 """float32 throughout, with the rotary embedding in float64"""
 PARTS = ("compute", *SWITCHES)
-"""switches that can change alone; compute: of the linears (base_precision)"""
+"""switches that an audit changes one at a time; compute: the dtype of the linears (base_precision)"""
 _WIDER = {"rope_table": torch.float64, "rope": torch.float64}
 
 
@@ -22,8 +22,8 @@ class Candidate:
     """One row of the report."""
 
     kind: str
-    """floor: the reference repeated; plan; preset; change: the plan with one switch changed; alone: the reference with
-    one switch lowered"""
+    """"floor": the reference a second time; "plan"; "preset"; "change": the plan with one switch changed; "alone": the
+    reference with one switch in a narrower dtype"""
     part: str
     """the changed switch, or the name of the preset"""
     before: str = ""
@@ -34,11 +34,11 @@ class Candidate:
 def candidates(
     policy: PrecisionPolicy, compute: torch.dtype, *, alone: bool, products: Sequence[torch.dtype] = ()
 ) -> tuple[Candidate, ...]:
-    """Returns every row for a plan with this policy whose linears run in `compute`.
+    """Returns all rows for a plan with this policy and linears in `compute`.
 
-    Each switch is tried in float32 (the rotary embedding also in float64) and in the plan's 16-bit dtype, bf16 for a
-    float32 plan; `alone` adds the reference with each switch lowered. `products`: 8-bit dtypes that matmuls with the
-    plan's weights can use.
+    Each switch is set to float32 (the rotary embedding also to float64) and to the plan's 16-bit dtype (bf16 for a
+    float32 plan). `alone` adds the "alone" rows. `products`: 8-bit dtypes in which matmuls with the plan's weights can
+    run.
     """
     plan = policy.numerics(compute)
     low = compute if compute.itemsize == 2 else torch.bfloat16

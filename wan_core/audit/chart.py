@@ -25,7 +25,7 @@ _SECTIONS = {
     "alone": "float32 with one part lowered",
 }
 _OVERFLOW = 10.0
-"""end of a bar for a non-finite error"""
+"""the error that the bar of a non-finite error shows"""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def draw_chart(report: AuditReport) -> NDArray[np.uint8]:
 
 
 def _axis(rows: Sequence[AuditRow]) -> _Axis:
-    """Complete decades around all errors above zero."""
+    """Returns an axis of complete decades that contains all errors above zero."""
     errors = [e for row in rows for e in (row.output_error, row.gradient_error) if e]
     low = math.floor(math.log10(min(errors, default=1e-6)))
     high = math.ceil(math.log10(max(errors, default=1.0)))
@@ -77,7 +77,9 @@ class _Painter:
         self._picture, self._draw, self._axis = picture, draw, axis
 
     def text(self, x: int, y: int, words: str, *, size: int = 16, fill: Any = _INK, anchor: str = "la") -> None:
-        self._draw.text((x, y), words, fill=fill, font=_font(size), anchor=anchor)
+        from PIL import ImageFont
+
+        self._draw.text((x, y), words, fill=fill, font=ImageFont.load_default(size), anchor=anchor)
 
     def head(self, report: AuditReport) -> None:
         name = report.model.rpartition(":")[2].rpartition("/")[2]
@@ -108,13 +110,15 @@ class _Painter:
 
     def row(self, row: AuditRow, top: int) -> None:
         """Draws a label, two bars and their values."""
+        from PIL import ImageFont
+
         self.text(_LABELS - 12, top + _ROW // 2 - 3, row.label, anchor="rm")
         for index, (value, colour) in enumerate(((row.output_error, _OUTPUT), (row.gradient_error, _GRADIENT))):
             y = top + 3 + index * (_BAR + 2)
             end = self._axis.x(_OVERFLOW if value is None else value) if value != 0 else self._axis.left
             self._draw.rectangle((self._axis.left, y, max(end, self._axis.left + 1), y + _BAR - 1), fill=colour)
             words = "overflow" if value is None else f"{value:.1e}" if value else "0"
-            place, font = (end + 6, y + _BAR // 2), _font(13)
+            place, font = (end + 6, y + _BAR // 2), ImageFont.load_default(13)
             self._draw.rectangle(self._draw.textbbox(place, words, font=font, anchor="lm"), fill=_PAPER)
             self._draw.text(place, words, fill=_INK, font=font, anchor="lm")
 
@@ -130,13 +134,3 @@ class _Painter:
 
 def _power(decade: int) -> str:
     return "1" if decade == 0 else f"1e{decade:+d}"
-
-
-def _font(size: int) -> Any:
-    """Pillow's font: scalable with FreeType, else its bitmap."""
-    from PIL import ImageFont
-
-    try:
-        return ImageFont.load_default(size)
-    except TypeError:  # before Pillow 10.1
-        return ImageFont.load_default()

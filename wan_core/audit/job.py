@@ -1,6 +1,6 @@
-"""Runs an audit on a run directory: loads once, measures, writes table, data and picture. Trains nothing.
+"""Audits a run: loads its model once, measures, and writes precision_audit.json, .txt and .png next to run.json.
 
-Reads run.json, the base file and the cache; writes precision_audit.json, .txt and .png next to run.json.
+An audit reads run.json, the base file and the cache, and trains nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..abilities import abilities_of
 from ..accelerator import has_float64
-from ..cache import Batches, CacheItem
+from ..cache import Batches
 from ..checkpoint import WanVariant
 from ..config import Config, setting
 from ..control import Control
@@ -42,7 +42,7 @@ from .report import AuditReport, AuditRow
 
 REPORT_FILE = "precision_audit.json"
 _DOUBT = 1.1
-"""refuse only when the prediction exceeds device memory by this factor; closer ones are tried"""
+"""An audit is refused if its predicted memory exceeds device memory times this factor; predictions are inexact."""
 _NEVER_TRAINED = ("alone", "floor")
 _SHORTER = (
     "Audit shorter or smaller clips (num_frames, width and height in Wan Video Dataset): the ranking hardly depends on "
@@ -51,7 +51,7 @@ _SHORTER = (
 
 
 def import_libraries() -> None:
-    """Imports what an audit needs in addition to training: torch's compiler for tracing, Pillow's drawing modules."""
+    """Imports the libraries that an audit needs in addition to training: torch's compiler, Pillow's drawing modules."""
     import torch._dynamo  # noqa: F401  # pyright: ignore[reportUnusedImport]
     from PIL import ImageDraw, ImageFont  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
@@ -60,12 +60,12 @@ def import_libraries() -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditConfig(Config):
-    """Amount of measurements."""
+    """How many clips and noise levels an audit measures."""
 
     clips: int = setting(
         1, "Number of cached clips to measure. Raise it for a steadier ranking, which takes longer.", low=1, high=100
     )
-    """measured one at a time"""
+    """measured with batch size 1"""
     timesteps: int = setting(
         3,
         "Number of noise levels per clip, spread over the model's range. Raise it for a steadier ranking, which takes "
@@ -73,7 +73,7 @@ class AuditConfig(Config):
         low=1,
         high=100,
     )
-    """centres of equal parts of the range"""
+    """at the centres of equal parts of the model's sigma range"""
     alone: bool = setting(
         False,
         "Also measure float32 with each single part lowered. This separates small effects and takes twice as long. "
@@ -86,10 +86,10 @@ def read_report(directory: Path) -> AuditReport:
 
 
 def audit_job(directory: Path, roots: Roots, config: AuditConfig, *, emit: Emit, control: Control) -> Finished:
-    """Measures the plan of the run in `directory` on its cache; returns done, or stopped (nothing written).
+    """Audits the model plan of the run in `directory` on its cached clips; returns "done", or "stopped" (no files).
 
-    Uses the LoRA of the last saved step, else one as at the start of training. WanTrainerError for what a user can fix;
-    OutOfMemory before loading where the float32 pass cannot fit.
+    The LoRA is that of the last saved step, or a new one. Raises OutOfMemory before loading if the float32 pass cannot
+    fit, and another WanTrainerError for a problem that a user can fix.
     """
     busy = f"{directory.name} is being audited by another process. Wait for it, or stop it."
     with locked(directory / ".audit.lock", busy):
@@ -127,8 +127,8 @@ class _Audit:
         )
 
     def run(self) -> AuditReport:
-        self._refuse_without_float64()
-        self._refuse_what_cannot_fit()
+        self._require_float64()
+        self._require_memory()
         trained = dict.fromkeys(row.numerics for row in self._rows if row.kind not in _NEVER_TRAINED)
         predicted = {numerics: self._predicted(numerics) for numerics in trained}
         model, adapters = self._load()
@@ -172,7 +172,7 @@ class _Audit:
         return model, adapters
 
     def _points(self, device: torch.device) -> Iterator[NoisedBatch]:
-        """Yields each clip at each timestep, with noise that depends on nothing else."""
+        """Yields each clip at each timestep, with noise seeded by clip and timestep."""
         for item in self._items:
             batch = self._batches.load([item])
             for timestep in self._timesteps:
@@ -181,7 +181,7 @@ class _Audit:
                 yield noise_batch(batch, noise, sigma, device, self._given(batch.latents))
 
     def _given(self, latents: Tensor) -> Tensor | None:
-        """Returns the given first latent frame, as TI2V-5B trains with images."""
+        """Returns which clips (B,) bool give the model their first latent frame, as TI2V-5B trains; None for none."""
         share = self._run.first_frame_share
         return torch.ones(len(latents), dtype=torch.bool) if share and latents.shape[2] > 1 else None
 
@@ -193,7 +193,8 @@ class _Audit:
         shape = job_shape(self._plan, self._run.roots, self._lora, numerics=numerics, found=self._run.file)
         return estimate_memory(shape, self._largest())
 
-    def _refuse_without_float64(self) -> None:
+    def _require_float64(self) -> None:
+        """ConfigError for a device without float64, in which the reference's rotary embedding is computed."""
         for device in resolve_placement(self._plan.placement, self._run.variant.shape.num_layers).devices:
             if not has_float64(device):
                 raise ConfigError(
@@ -201,8 +202,8 @@ class _Audit:
                     "Load Wan Model for it, with a small model."
                 )
 
-    def _refuse_what_cannot_fit(self) -> None:
-        """Refuses before loading: the float32 pass takes the plan's weights, float32 activations and a cast block."""
+    def _require_memory(self) -> None:
+        """OutOfMemory if the float32 pass cannot fit: weights as stored, float32 activations, one block cast."""
         wide, stored = (self._estimate(numerics).devices for numerics in (REFERENCE, None))
         shape = self._run.variant.shape
         block = 4 * (8 * shape.dim**2 + 2 * shape.dim * shape.ffn_dim)
@@ -217,13 +218,10 @@ class _Audit:
 
     def _largest(self) -> StepShape:
         item = max(self._items, key=self._run.cache_set.tokens)
-        _, frames, height, width = self._shape(item)
+        _, frames, height, width = self._run.cache_set.latent_shape(item)
         return StepShape(
             batch_size=1, latent_frames=frames, latent_height=height, latent_width=width, context=item.context
         )
-
-    def _shape(self, item: CacheItem) -> tuple[int, int, int, int]:
-        return self._run.cache_set.latent_shape(item)
 
     def _report(
         self,
@@ -259,7 +257,7 @@ class _Audit:
 
 
 def _products(plan: ModelPlan, found: WanFile) -> tuple[torch.dtype, ...]:
-    """Returns the 8-bit dtypes for products with a plan's quantized weights on its devices."""
+    """Returns the 8-bit dtypes in which all devices of a plan can multiply with its quantized weights."""
     able: list[torch.dtype] = []
     for dtype in sorted(packed_dtypes(plan, found), key=str):
         with contextlib.suppress(ConfigError):
@@ -276,7 +274,7 @@ def _timesteps(variant: WanVariant, count: int) -> tuple[float, ...]:
 
 @contextlib.contextmanager
 def _full_float32() -> Iterator[None]:
-    """Within: TF32 is off, since the reference must be float32."""
+    """Turns TF32 off, so that the reference is computed in float32."""
     convolution, torch.backends.cudnn.allow_tf32 = torch.backends.cudnn.allow_tf32, False
     try:
         with float32_products("highest"):

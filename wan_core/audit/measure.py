@@ -1,7 +1,7 @@
-"""Forward and backward passes of one model in many dtypes on the same noised clips, and their distances.
+"""Runs one model forward and backward in several dtypes on the same noised clips, and measures the errors.
 
-Errors are relative L2 norms, |found - exact| / |exact|, in float64: of the velocity, of all LoRA gradients of the
-training loss together, and for each block of its token stream and gradients.
+An error is a relative L2 norm, |found - exact| / |exact|, computed in float64. Errors are taken of the velocity, of all
+LoRA gradients as one vector, and of each block's output and gradients.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from .any_dtype import compute_in
 from .candidates import REFERENCE
 
 _ROWS_PER_BLOCK = 64
-"""token rows compared per block, evenly spaced: enough for a norm, little memory for 40 blocks"""
+"""tokens compared per block, evenly spaced: enough for a norm, and little memory for 40 blocks"""
 
 
 @dataclass(frozen=True)
 class Distance:
-    """The distance of a tensor, or of several as one vector, from the exact one."""
+    """The error of a tensor, or of several tensors as one vector, against the reference."""
 
     relative: float
     """relative L2 norm; NaN or infinity for an overflow"""
     cosine: float
     largest: float
-    """largest absolute difference over the root mean square of the exact values"""
+    """largest absolute difference, divided by the root mean square of the reference"""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Pass:
     gradients: dict[str, Tensor]
     """by adapter parameter name"""
     stream: tuple[Tensor, ...]
-    """some token rows after each block, float32 on the CPU"""
+    """the compared tokens after each block, (B, tokens, dim) float32 on the CPU"""
     seconds: float
     memory_bytes: int
     """peak of the first GPU; 0 elsewhere"""
@@ -84,10 +84,10 @@ def measure(
     on_pass: Callable[[], None],
     stop_reason: Callable[[], str],
 ) -> tuple[dict[Numerics, Measurement], list[float]]:
-    """Measures each set of dtypes against `REFERENCE` on every point; also returns the reference's seconds.
+    """Measures each set of dtypes against `REFERENCE` on all points; also returns the seconds of the reference passes.
 
-    `model` has adapters and casting linears. `on_pass` is called after each pass; Stopped is raised between blocks once
-    `stop_reason` returns a text. Leaves no gradients.
+    `model` has adapters, and linears that cast (any_dtype.py). `on_pass` is called after each pass. Raises Stopped
+    between blocks once `stop_reason` returns a text. No gradients are left on the model.
     """
     found = {wanted: Measurement() for wanted in numerics}
     reference_s: list[float] = []
@@ -106,7 +106,7 @@ def measure(
 
 
 class _Runner:
-    """Runs passes of one model and records its blocks."""
+    """Runs passes of one model and records each block's output."""
 
     def __init__(self, model: WanTransformer, stop_reason: Callable[[], str]) -> None:
         self._model, self._stop_reason = model, stop_reason
@@ -117,22 +117,22 @@ class _Runner:
     def close(self) -> None:
         for hook in self._hooks:
             hook.remove()
-        self._forget_gradients()
+        self._drop_gradients()
 
     def run(self, point: NoisedBatch, numerics: Numerics) -> Pass:
-        """Runs forward and backward of a training step in these dtypes."""
+        """Runs the forward and backward pass of a training step in these dtypes."""
         compute_in(self._model, numerics)
-        self._forget_gradients()
+        self._drop_gradients()
         device = point.noised.device
         _reset_peak(device)
         began = _now(device)
         self._stream = []
         velocity = self._model(point.noised, point.timestep, point.text, point.conditioning)
-        stream, self._stream = self._stream, None  # recomputation must not record the blocks again
+        stream, self._stream = self._stream, None  # the recompute of the backward pass must not record them again
         velocity_loss(velocity, true_velocity(point), point.trained).backward()
         seconds = _now(device) - began
         gradients = {name: p.grad for name, p in self._parameters.items() if p.grad is not None}
-        self._forget_gradients()
+        self._drop_gradients()
         return Pass(velocity.detach(), gradients, tuple(stream), seconds, _peak(device))
 
     def _after_block(self, _block: Any, _inputs: Any, output: Tensor) -> None:
@@ -143,7 +143,7 @@ class _Runner:
             rows = torch.linspace(0, count - 1, min(count, _ROWS_PER_BLOCK)).long()
             self._stream.append(output.detach()[:, rows.to(output.device)].float().cpu())
 
-    def _forget_gradients(self) -> None:
+    def _drop_gradients(self) -> None:
         for parameter in self._parameters.values():
             parameter.grad = None
 

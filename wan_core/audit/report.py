@@ -17,13 +17,13 @@ _HEADINGS = {
     "preset": "presets as a whole",
     "change": "your plan with one part changed, largest output error first",
     "alone": "float32 with one part lowered, largest output error first",
-    "floor": "float32 a second time: what repeats alone differ by",
+    "floor": "float32 a second time: the difference between two equal passes",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class AuditRow(Config):
-    """One set of dtypes against float32. None for overflows and for what was not measured."""
+    """The errors of one set of dtypes against float32. None: an overflow, or not measured."""
 
     kind: str
     """plan, preset, change, alone or floor"""
@@ -34,7 +34,7 @@ class AuditRow(Config):
     output_error: float | None
     """relative L2 error of the velocity, root mean square over the points"""
     gradient_error: float | None
-    """the same for all LoRA gradients together"""
+    """the same, of all LoRA gradients as one vector"""
     output_cosine: float | None
     gradient_cosine: float | None
     output_largest: float | None
@@ -43,7 +43,7 @@ class AuditRow(Config):
     """one per point, in the order of the report's timesteps, clip by clip"""
     gradient_errors: tuple[float | None, ...]
     block_output_errors: tuple[float | None, ...]
-    """of the token stream after each block"""
+    """of each block's output"""
     block_gradient_errors: tuple[float | None, ...]
     """of the gradients of each block's adapters"""
     seconds: float
@@ -59,7 +59,7 @@ class AuditRow(Config):
 
     @classmethod
     def of(cls, candidate: Candidate, measured: Measurement, predicted_bytes: int | None) -> AuditRow:
-        """Returns the averages of a measurement."""
+        """Returns the row of a candidate: averages over the points of its measurement."""
         return cls(
             kind=candidate.kind,
             part=candidate.part,
@@ -82,7 +82,7 @@ class AuditRow(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class AuditReport(Config):
-    """All results of an audit, and their subject."""
+    """All results of an audit, with the model, clips and device that were measured."""
 
     version: int = _REPORT_VERSION
     model: str
@@ -106,7 +106,7 @@ class AuditReport(Config):
     rows: tuple[AuditRow, ...]
 
     def ranked(self, kind: str) -> tuple[AuditRow, ...]:
-        """Returns the rows of a kind: changes and single switches by output error, overflows and large errors first."""
+        """Returns the rows of a kind; "change" and "alone" by output error, overflows first, then the largest."""
         rows = tuple(row for row in self.rows if row.kind == kind)
         if kind not in ("change", "alone"):
             return rows
@@ -173,7 +173,7 @@ def _finite(value: float) -> float | None:
 
 
 def _together(values: Iterable[float]) -> float | None:
-    """Returns the root mean square; points count equally."""
+    """Returns the root mean square."""
     squares = [value * value for value in values]
     return _finite(math.sqrt(sum(squares) / len(squares)))
 

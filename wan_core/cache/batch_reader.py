@@ -34,13 +34,13 @@ class Source(Protocol[T_co]):
 class BatchReader(Generic[T]):
     """Prefetches up to `ahead` batches of a source between `start` and `stop`. Not thread-safe.
 
-    A request for any micro-step but the next one drops the prefetched batches. A read error is raised by the request
-    for its batch.
+    Requests come in order of micro-steps; a request out of order drops the prefetched batches. A request raises the
+    error of reading its batch.
     """
 
     def __init__(self, batches: Source[T], *, ahead: int = 2, pin: bool = False) -> None:
-        """`pin` copies batches to pinned memory, so that copies to the GPU do not block, until the system refuses to
-        page-lock more; needs CUDA."""
+        """`pin` copies batches to pinned memory, so that copies to the GPU do not block; needs CUDA. Pinning ends when
+        the system refuses to page-lock more."""
         self._batches, self._ahead, self._pin = batches, ahead, pin
         self._waiting: deque[tuple[int, Future[T]]] = deque()
         self._thread: ThreadPoolExecutor | None = None
@@ -65,7 +65,7 @@ class BatchReader(Generic[T]):
             for _, dropped in self._waiting:
                 dropped.cancel()
             self._waiting.clear()
-        # One more than `ahead`: this request's own batch is read by the thread too.
+        # One batch more than `ahead`: the thread also reads the batch of this request.
         for coming in range(micro_step + len(self._waiting), micro_step + self._ahead + 1):
             self._waiting.append((coming, self._thread.submit(self._read, coming)))
         return self._waiting.popleft()[1].result()

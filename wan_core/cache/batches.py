@@ -1,7 +1,4 @@
-"""The batch of each micro-step: a pure function of (seed, micro-step), so that a run can resume anywhere.
-
-Knows nothing of noise, devices or the model.
-"""
+"""The batch of each micro-step: a pure function of (seed, micro-step), so that a run can resume at any step."""
 
 from __future__ import annotations
 
@@ -30,14 +27,14 @@ class Batch:
     latents: Tensor
     """(B, C, F, h, w) float32, normalised"""
     texts: Tensor
-    """(B, L, 4096) float32 of `stack_texts`; zero rows after the tokens are attended to, as in official Wan"""
+    """(B, L, 4096) float32 from `stack_texts`; Wan also attends to the zero rows after the tokens"""
     names: tuple[str, ...]
     conditioning: Conditioning | None = None
     """float32; None for text-only models"""
     loss_mask: Tensor | None = None
     """(B, 1, F, h, w) float32; None without masks"""
     prior: tuple[float, ...] = ()
-    """loss weight of each clip trained towards the base model's prediction, 0 for others; () if there are none"""
+    """loss weight of each prior preservation clip, 0 for other clips; () if there is none"""
 
     def pinned(self) -> Batch:
         """Returns a copy in pinned memory; needs CUDA."""
@@ -56,9 +53,9 @@ def pad_text(text: Tensor) -> Tensor:
 
 
 def stack_texts(texts: Sequence[Tensor]) -> Tensor:
-    """Returns features (n, 4096) of several prompts as (B, L, 4096) float32, padded to the longest plus one zero row.
+    """Returns the features (n, 4096) of several prompts as (B, L, 4096) float32, padded to the longest and a zero row.
 
-    `WanTransformer.read_texts` counts the last row for all rows missing of 512.
+    `WanTransformer.read_texts` weights the last row, so that it stands for all missing rows of 512.
     """
     longest = max(len(text) for text in texts) + 1
     rows = min(-(-longest // TEXT_STEP) * TEXT_STEP, TEXT_LENGTH)
@@ -71,9 +68,9 @@ def stack_texts(texts: Sequence[Tensor]) -> Tensor:
 class Batches:
     """All batches of a job, by micro-step.
 
-    In each epoch every item appears `repeats` times (with weights or turns: on average, see order.py). Batches never
-    mix buckets; the short last batch of a bucket is kept. The order comes from hashes of (seed, epoch, place), so it is
-    equal on all machines. Rank r of w gets batches r, r + w, r + 2w ... of the endless sequence.
+    Each item appears `repeats` times in an epoch (on average, with weights or turns; see order.py). A batch has items
+    of one bucket, and the last batch of a bucket may be short. The order comes from hashes of (seed, epoch, place), so
+    all machines agree on it. Rank r of w gets batches r, r + w, r + 2w ... of the endless sequence.
     """
 
     def __init__(
@@ -105,7 +102,7 @@ class Batches:
 
     @property
     def batches_per_epoch(self) -> int:
-        """Batches per epoch over all ranks; of the first epoch if there are weights or turns."""
+        """Batches of the first epoch over all ranks; with weights or turns, later epochs may differ."""
         return self._order.batches_per_epoch
 
     def items_at(self, micro_step: int) -> tuple[CacheItem, ...]:
@@ -161,7 +158,7 @@ class Batches:
         return self._cache.read_evaluation(key, self._set.latent_shape(item)) if key else {}
 
     def _whole(self, latent: Tensor, given: dict[str, Tensor]) -> Tensor:
-        """Returns a clip's latent (C, F, h, w) behind that of the reference image, where the model makes it again."""
+        """Returns a clip's latent (C, F, h, w), after that of its reference image if the model predicts both."""
         lead, before = self._set.kind.leading_frames, self._set.kind.mask
         if not lead:
             return latent
@@ -183,7 +180,7 @@ class Batches:
     def _loss_mask(self, items: Sequence[CacheItem]) -> Tensor | None:
         if not any(item.mask_key for item in items):
             return None
-        lead = (0, 0, 0, 0, self._set.kind.leading_frames, 0)  # a reference image counts in full
+        lead = (0, 0, 0, 0, self._set.kind.leading_frames, 0)  # loss weight 1 for the frames of a reference image
         return functional.pad(torch.stack([self._weights(item) for item in items]).float(), lead, value=1.0)
 
     def _weights(self, item: CacheItem) -> Tensor:

@@ -1,6 +1,6 @@
-"""The cache set of a job: a list of cache entries, handed from the encoding nodes to the worker.
+"""The cache set of a job: the list of cache entries that the encoding nodes give to the worker.
 
-Its fingerprint is the data part of the job's identity, and its file name.
+The fingerprint of a set is the data part of the job's identity, and the name of the set's file.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _USUAL = {
     "context": [],
     "references": 0,
 }
-"""default values, which do not enter a fingerprint"""
+"""default values of fields, which fingerprints omit"""
 _SPACES = {space.name: space for space in LATENT_SPACES}
 
 
@@ -59,22 +59,22 @@ class CacheItem(Config):
     caption: str = ""
     """shown with previews"""
     condition_key: str = ""
-    """of conditions/; empty for text-only models"""
+    """key of a conditioning; empty for text-only models"""
     turn: int = 0
     turns: int = 1
     """trained in epochs with epoch % turns == turn"""
     weight: float = 1.0
-    """scales its frequency; 0.5: every second epoch"""
+    """factor of how often the item appears; 0.5: every second epoch"""
     mask_key: str = ""
-    """of masks/: loss weights; empty without a mask"""
+    """key of loss weights; empty without a mask"""
     evaluation_key: str = ""
-    """of evaluations/: noise and timesteps of a held-out clip"""
+    """key of the noise and timesteps of a held-out clip"""
     prior: float = 0.0
     """above 0: loss weight of training towards the base model's prediction (prior preservation)"""
     context: tuple[tuple[int, ...], ...] = ()
-    """latent frames, height and width of each of its context streams (Bernini-R)"""
+    """latent frames, height and width of each context stream (Bernini-R)"""
     references: int = 0
-    """its reference images (SCAIL)"""
+    """number of reference images (SCAIL)"""
 
     def __post_init__(self) -> None:
         if not is_frame_count(self.num_frames) or min(self.height, self.width, self.repeats, self.turns) < 1:
@@ -103,15 +103,16 @@ class Entry(NamedTuple):
     """An entry of a set."""
 
     kind: str
-    """of KINDS"""
+    """a key of KINDS"""
+
     key: str
     shape: tuple[int, ...] | None
-    """of a latent or mask; for other kinds the latent's, None for a text"""
+    """of the mask, for a mask; of the clip's latent, for other kinds; None for a text"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CacheSet(Config):
-    """The input of a worker: items, two prompts, and the encoders of the entries."""
+    """The data of a job: items, two prompts, and the identities of the encoders."""
 
     version: int = _SET_VERSION
     items: tuple[CacheItem, ...]
@@ -131,7 +132,7 @@ class CacheSet(Config):
     held_out: tuple[CacheItem, ...] = ()
     """evaluated, never trained"""
     trigger_words: tuple[str, ...] = ()
-    """of the datasets, in order; already part of the captions"""
+    """trigger words of the datasets, in order; the captions contain them already"""
 
     def __post_init__(self) -> None:
         if self.version != _SET_VERSION:
@@ -169,19 +170,19 @@ class CacheSet(Config):
         return latent_space(self.latent_space)
 
     def latent_shape(self, item: CacheItem) -> tuple[int, int, int, int]:
-        """Returns the shape (C, F, h, w) of the latent that is trained, a reference image in front counted."""
+        """Returns the shape (C, F, h, w) of the latent that is trained, with the frames of a reference image."""
         channels, frames, height, width = self.stored_shape(item)
         return channels, frames + self.kind.leading_frames, height, width
 
     def stored_shape(self, item: CacheItem) -> tuple[int, int, int, int]:
-        """Returns the shape (C, F, h, w) of the cached latent: of the clip alone."""
+        """Returns the shape (C, F, h, w) of the cached latent, without the frames of a reference image."""
         space = self.space
         stride = space.spatial_stride
         frames = space.latent_frames(item.num_frames)
         return (space.channels, frames, item.height // stride, item.width // stride)
 
     def tokens(self, item: CacheItem) -> int:
-        """Returns how many tokens a model reads of an item, with those of its context streams."""
+        """Returns the number of tokens of an item, context streams included."""
         sizes = (self.latent_shape(item)[1:], *item.context)
         return sum(frames * (height // 2) * (width // 2) for frames, height, width in sizes)
 
@@ -190,8 +191,10 @@ class CacheSet(Config):
         return (1, *self.stored_shape(item)[1:])
 
     def fingerprint(self) -> str:
-        """Returns a SHA-256, hex, of everything trained on. Names, captions and trigger words (already in the text
-        keys), the order of items and default values do not count, so renaming files keeps the identity of a job.
+        """Returns a SHA-256, in hex, of the training data.
+
+        It does not depend on names (so renaming files keeps the job), on captions and trigger words (the text keys
+        cover them), on the order of items, or on default values.
         """
         data = self.to_dict()
         del data["trigger_words"]
@@ -202,7 +205,7 @@ class CacheSet(Config):
             del data["held_out"]
         for group in ("items", "held_out"):
             if group in data:
-                # Defaults are omitted, so a new field does not change the fingerprints of stored sets.
+                # Without defaults, a new field does not change the fingerprints of stored sets.
                 kept = [{k: v for k, v in i.items() if k not in uncounted and _USUAL.get(k) != v} for i in data[group]]
                 data[group] = sorted(kept, key=lambda item: json.dumps(item, sort_keys=True))
         text = json.dumps(data, sort_keys=True, separators=(",", ":"))
@@ -249,7 +252,7 @@ class CacheSet(Config):
         return {entry.key for entry in self.entries()}
 
     def without(self, failed: Collection[str]) -> CacheSet:
-        """Returns the set without items that use a `failed` key; DatasetError if no trained item is left."""
+        """Returns the set without items that have a `failed` key; DatasetError if no trained item is left."""
         if not failed:
             return self
 
@@ -274,7 +277,7 @@ class CacheSet(Config):
 
 
 def context_note(cache_set: CacheSet) -> str:
-    """Returns that a model is trained as Bernini-R on these clips; "" where they have no context streams."""
+    """Returns the note that these clips train a model as Bernini-R; "" without context streams."""
     counts = sorted({len(item.context) for item in cache_set.items if item.context})
     if not counts:
         return ""

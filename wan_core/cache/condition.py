@@ -25,14 +25,15 @@ from ..model.conditioning import STREAMS
 from ..model.latents import ImageEncoder, LatentCodec
 
 PixelsOf = Callable[[Sample, Companion | None], Tensor]
-"""(sample, companion or None) -> pixels (F, H, W, 3) in [0, 1] of the companion or of the sample, cut alike"""
+"""(sample, companion or None) -> pixels (F, H, W, 3) in [0, 1]: of the companion cut like the sample, or of the
+sample"""
 
 
 def condition_of(
     pixels: Tensor, kind: ConditionKind, codec: LatentCodec, image_encoder: ImageEncoder | None
 ) -> dict[str, Tensor]:
-    """Returns the conditioning of a clip (F, H, W, 3) in [0, 1] by its own given frames."""
-    # The other frames are encoded too, as mid grey: encoded grey is not a zero latent.
+    """Returns the conditioning of a clip (F, H, W, 3) in [0, 1] on some of its own frames."""
+    # All other frames are encoded as mid grey, as Wan does; the latent of grey is not zero.
     latent = codec.encode(given_frames(pixels, kind.frames))
     tensors = {"channels": with_mask(latent, len(pixels), kind.frames)}
     return tensors | _image_tokens(pixels, kind, image_encoder)
@@ -46,9 +47,9 @@ def condition_from_files(
     image_encoder: ImageEncoder | None,
     fps: float,
 ) -> dict[str, Tensor]:
-    """Returns the conditioning of a sample for any kind: own frames, control video, mask, camera poses, context files.
+    """Returns the conditioning of a sample: from its own frames, control video, mask, camera poses or context files.
 
-    `fps`: the dataset's.
+    `fps`: frame rate of the dataset.
     """
     if sample.context:
         return _of_roles({file.role: pixels_of(sample, file) for file in sample.context}, kind, codec, image_encoder)
@@ -75,7 +76,7 @@ def condition_from_files(
 
 
 def files_read(sample: Sample, kind: ConditionKind) -> list[Companion | None]:
-    """Returns the `pixels_of` requests of `condition_from_files` in order; None is the sample itself."""
+    """Returns the files that `condition_from_files` reads, in order; None stands for the sample itself."""
     if sample.context:
         return list(sample.context)
     if not kind.files:
@@ -93,7 +94,7 @@ def files_read(sample: Sample, kind: ConditionKind) -> list[Companion | None]:
 def _of_roles(
     files: dict[str, Tensor], kind: ConditionKind, codec: LatentCodec, image_encoder: ImageEncoder | None
 ) -> dict[str, Tensor]:
-    """Returns the conditioning of Bernini-R, SCAIL or Animate from pixels (F, H, W, 3) in [0, 1], by role."""
+    """Returns the conditioning of Bernini-R, SCAIL or Animate; `files`: role -> pixels (F, H, W, 3) in [0, 1]."""
     if kind.in_context:
         return dict(zip(STREAMS, map(codec.encode, files.values()), strict=False))
     assert image_encoder is not None
@@ -105,7 +106,7 @@ def _of_roles(
 
 
 def mask_pixels(sample: Sample, pixels_of: PixelsOf) -> Tensor:
-    """Returns the mask (F, H, W) in [0, 1] of a sample; a picture is repeated for all frames."""
+    """Returns the mask (F, H, W) in [0, 1] of a sample; a still is repeated for all frames."""
     mask = mask_of(pixels_of(sample, sample.mask))
     return mask.expand(sample.bucket.num_frames, -1, -1) if len(mask) == 1 else mask
 

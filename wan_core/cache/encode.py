@@ -1,4 +1,4 @@
-"""Encodes the missing entries of a plan. Finished entries are kept if it is stopped or fails."""
+"""Encodes the missing entries of a plan. A stopped or failed encoding keeps its finished entries."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .upkeep import tidy
 
 @dataclass(frozen=True, kw_only=True)
 class Encoders:
-    """The encoders and the clip reader of an encoding. An encoder may be None where none of its entries is missing."""
+    """The encoders and the clip reader of an encoding. An encoder may be None if none of its entries is missing."""
 
     codec: LatentCodec | None
     text_encoder: TextEncoder | None
@@ -47,7 +47,7 @@ def encode_missing(
 ) -> EncodingReport:
     """Encode the missing entries one by one, store the set and trim the cache. Raises Stopped between entries.
 
-    `in_use`: sets and entries, besides this set, that a size limit must not evict.
+    `in_use`: other sets and entries that a size limit must not evict.
     """
     start = time.monotonic()
     encoded = encode_entries(plan, cache, encoders)
@@ -72,14 +72,14 @@ def encode_missing(
 
 @dataclass(frozen=True, kw_only=True)
 class Encoded:
-    """The findings of an encoding: failed entries, black masks, lengths of captions."""
+    """The results of an encoding besides its entries."""
 
     failed: Mapping[str, str] = field(default_factory=dict[str, str])
     """key -> why the entry could not be encoded"""
     black_masks: tuple[str, ...] = ()
     """clips whose mask has no white pixel"""
     captions: tuple[tuple[str, int], ...] = ()
-    """name and number of tokens of each caption that was encoded, where the encoder can count"""
+    """(clip, number of tokens) of each encoded caption; empty if the encoder cannot count tokens"""
 
 
 def encode_entries(plan: EncodingPlan, cache: LatentCache, encoders: Encoders) -> Encoded:
@@ -129,7 +129,7 @@ class _Encoding:
     """by key of the entry"""
     tried: dict[str, Sample] = field(default_factory=dict[str, Sample])
     _reused: frozenset[Path] = frozenset()
-    """files with a sample that needs nothing"""
+    """files with a sample whose entries are all cache hits"""
 
     def __post_init__(self) -> None:
         plan = self.plan
@@ -146,7 +146,7 @@ class _Encoding:
 
     def clip_unless_unreadable(self, task: ClipTask) -> str:
         """Encode one entry of a clip, or record why it is unreadable; returns the file name."""
-        # The other entries of an unreadable sample need the same frames.
+        # One unreadable entry makes the sample's other entries unreadable: they need the same frames.
         if any(self.tried[key] is task.sample for key in self.failed):
             return task.sample.name
         self.tried[task.key] = task.sample
@@ -165,12 +165,12 @@ class _Encoding:
         lost = [sentence for path, sentence in why.items() if path not in read]
         require_enough(lost, len(read | why.keys()), finished=finished)
 
-    def clip(self, task: ClipTask) -> str:
+    def clip(self, task: ClipTask) -> None:
         """Encode one entry of a clip."""
         start, sample = time.monotonic(), task.sample
         if task.kind == "mask":
             self._mask(task)
-            return sample.name
+            return
         assert self.encoders.codec is not None
         if task.kind == "latent":
             pixels = self.clips.pixels(sample)
@@ -187,10 +187,9 @@ class _Encoding:
         bucket = sample.bucket
         self.megapixels += passes * bucket.num_frames * bucket.height * bucket.width / 1e6
         self.vae_s += time.monotonic() - start
-        return sample.name
 
     def _write(self, task: ClipTask, latent: Tensor, few: Tensor) -> None:
-        """Store a latent, and whether `few` frames of its clip show nothing; runs on the write thread."""
+        """Store a latent, and record if `few` frames of its clip are noise or one colour. Runs on the write thread."""
         if shows_nothing(few):
             self.cache.entries.note_shows_nothing(task.key)
         self.cache.write_latent(task.key, latent, task.sample.name, self._stored(task))
@@ -213,7 +212,7 @@ def _by_clip(plan: EncodingPlan) -> list[ClipTask]:
 
 
 def _reads_of(plan: EncodingPlan) -> list[tuple[Sample, Companion | None]]:
-    """Returns the reads of all tasks in order; consecutive tasks of one sample share its frames."""
+    """Returns the reads of all tasks in order; consecutive tasks of one sample read its frames once."""
     reads: list[tuple[Sample, Companion | None]] = []
     last: Sample | None = None
     for task in _by_clip(plan):
@@ -266,7 +265,7 @@ def _check_encoders(plan: EncodingPlan, found: Encoders) -> None:
 
 def _write_evaluations(cache: LatentCache, cache_set: CacheSet) -> None:
     """Store the missing evaluation noise (timesteps, C, F, h, w) float32 of held-out clips."""
-    # Stored although `Trainer.evaluate` draws the same values: another version of torch may draw others.
+    # `Trainer.evaluate` could draw the same values again, but another version of torch may draw others.
     for item in cache_set.held_out:
         shape = cache_set.latent_shape(item)
         if item.evaluation_key and not cache.holds("evaluation", item.evaluation_key, shape):

@@ -31,7 +31,7 @@ class ClipTask:
     key: str
     sample: Sample
     shape: tuple[int, ...]
-    """of the clip's latent; of a mask (1, F, h, w)"""
+    """shape of the clip's latent; for a mask (1, F, h, w)"""
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,11 @@ class EncodingPlan:
     damaged: int = 0
     """entries that exist but are damaged; they are encoded again"""
     stored: Mapping[str, Stored] = field(default_factory=dict[str, Stored])
-    """key -> format of an entry, unless default"""
+    """key -> storage format, of entries with another format than the default"""
     unreadable: Mapping[str, str] = field(default_factory=dict[str, str])
-    """key -> why the entry cannot be encoded; these clips are not in the set, and `rebuild` tries again"""
+    """key -> why the entry cannot be encoded; the set omits these clips, and `rebuild` tries them again"""
     samples: Mapping[str, Sample] = field(default_factory=dict[str, Sample])
-    """key -> sample, of all requested samples"""
+    """key -> sample, for all samples of the dataset"""
     cache_limit_gb: float = 0.0
     """the lowest DatasetConfig.cache_limit_gb of all parts; 0 = none"""
 
@@ -73,12 +73,10 @@ class EncodingPlan:
 
     @property
     def needs_vae(self) -> bool:
-        """True if latents or conditioning are missing."""
         return any(task.kind != "mask" for task in self.missing_clips)
 
     @property
     def needs_vision(self) -> bool:
-        """True if image tokens are missing."""
         return self.missing("condition") > 0 and self.cache_set.kind.vision
 
 
@@ -93,9 +91,9 @@ def plan_encoding(
     rebuild: bool = False,
     should_stop: Callable[[], bool] | None = None,
 ) -> EncodingPlan:
-    """Compare a dataset with the cache. A damaged entry counts as missing; `rebuild` treats every entry as missing.
+    """Compare a dataset with the cache. A damaged entry counts as missing; with `rebuild` all entries do.
 
-    Entries written or checked on this machine, and unchanged since, are not read again.
+    An entry that this machine has written or checked is not read again unless its file has changed.
     """
     kind = dataset.kind
     _require_encoder(kind, vision_identity)
@@ -148,7 +146,7 @@ def plan_encoding(
 
 @dataclass(frozen=True)
 class _Named:
-    """The samples of a dataset by the keys of their entries."""
+    """The items of a dataset, and its samples by the keys of their entries."""
 
     items: list[CacheItem] = field(default_factory=list[CacheItem])
     held_out: list[CacheItem] = field(default_factory=list[CacheItem])
@@ -157,14 +155,14 @@ class _Named:
 
 
 def _name_all(dataset: Dataset, keys: SampleKeys, should_stop: Callable[[], bool] | None) -> _Named:
-    """Returns the keys of all samples; hashes files with unknown digests."""
+    """Returns all samples with their keys; hashes files whose digest is not in the memo."""
     named = _Named()
     evaluated = held_out_digests(dataset, keys.digest_of)
     for part in dataset.parts:
         for sample in part.samples:
             stop_if(should_stop, "caching")
             item = _item_of(sample, part.config, keys)
-            for name in item.clip_keys:  # samples that differ in their caption alone share these entries
+            for name in item.clip_keys:  # samples that differ only in their caption share these entries
                 named.samples.setdefault(name, sample)
             named.stored.update(_stored_of(item, part.config))
             if evaluated and keys.digest_of(sample) in evaluated:
@@ -200,7 +198,7 @@ def _latent_size(bucket: Bucket, space: LatentSpace) -> tuple[int, ...]:
 
 
 def _stored_of(item: CacheItem, config: DatasetConfig) -> dict[str, Stored]:
-    """Returns key -> format of an item's entries; empty for the default format."""
+    """Returns key -> storage format of an item's entries; empty for the default format."""
     if (config.latent_dtype, config.cache_compression) == ("bf16", "none"):
         return {}
     latent = Stored(dtype=config.latent_dtype, compression=config.cache_compression)

@@ -15,14 +15,14 @@ from .cache_set import CacheSet
 
 _NAMED = 20
 _ENOUGH_TO_JUDGE = 10
-"""unreadable clips after which encoding ends early if they are the majority"""
+"""an encoding ends early once this many clips are unreadable and they are the majority"""
 
 
 def require_enough(reasons: Sequence[str], of: int, *, finished: bool) -> None:
-    """DatasetError if more than half of the clips are unreadable, which points to the storage, not to single files.
+    """DatasetError if more than half of the clips are unreadable: then the disk, not single files, is damaged.
 
-    `reasons`: a sentence per unreadable clip; `of`: clips tried. Before the end (not `finished`) at least ten must have
-    failed.
+    `reasons`: a sentence per unreadable clip; `of`: number of clips tried. While the encoding runs (`finished` false),
+    at least ten clips must have failed.
     """
     if 2 * len(reasons) <= of or not (finished or len(reasons) >= _ENOUGH_TO_JUDGE):
         return
@@ -40,7 +40,7 @@ def require_enough(reasons: Sequence[str], of: int, *, finished: bool) -> None:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A clip that a set lacks completely or in part, because it is damaged."""
+    """A damaged clip, of which some or all samples are missing from a set."""
 
     why: str
     """a sentence that names the clip"""
@@ -51,20 +51,20 @@ class LeftOut:
 
     @property
     def whole(self) -> bool:
-        """True if the set has no sample of the clip."""
+        """True if all samples of the clip are missing."""
         return self.lost == self.of
 
 
 def left_out_of(failed: Mapping[str, str], samples: Mapping[str, Sample]) -> tuple[LeftOut, ...]:
     """Returns one value per clip with missing samples.
 
-    `failed`: key -> why the entry cannot be encoded; `samples`: key -> sample, of all requested samples.
+    `failed`: key -> why the entry cannot be encoded; `samples`: key -> sample, for all samples of the dataset.
     """
     cut: dict[Path, set[tuple[Any, ...]]] = {}
     lost: dict[Path, set[tuple[Any, ...]]] = {}
     why: dict[Path, str] = {}
     for key, sample in samples.items():
-        # Samples that differ in their caption alone count once.
+        # Samples that differ only in their caption count once.
         part = sample.cut, sample.bucket
         cut.setdefault(sample.path, set()).add(part)
         if key in failed:
@@ -89,13 +89,13 @@ def left_out_lines(clips: Sequence[LeftOut]) -> list[str]:
 
 
 def _reason(sentence: str) -> str:
-    """Returns the reason without "Write it again", which would make the damage permanent."""
+    """Returns the reason without the advice "Write it again", which does not fit a list of several clips."""
     return sentence.partition(". Write it again")[0].rstrip(".")
 
 
 @dataclass(frozen=True, kw_only=True)
 class EncodingReport:
-    """The counts of an encoding, and related names."""
+    """The counts of an encoding, and the names of clips with problems."""
 
     fingerprint: str
     latents_encoded: int
@@ -117,11 +117,11 @@ class EncodingReport:
     given_whole: bool = False
     """True if the model is given every frame of every item"""
     text_lengths: TextLengths | None = None
-    """of captions encoded now; None if there are none, or the encoder cannot count"""
+    """of the captions that were encoded; None if there were none, or the encoder cannot count tokens"""
     masks_encoded: int = 0
     masks_reused: int = 0
     black_masks: tuple[str, ...] = ()
-    """clips encoded now whose mask has no white pixel"""
+    """encoded clips whose mask has no white pixel"""
     nothing_shown: tuple[str, ...] = ()
     """clips of noise or of one colour"""
     held_out: int = 0
@@ -167,7 +167,7 @@ class EncodingReport:
 def report_of(
     kept: CacheSet, fingerprint: str, seconds: float, encoded: Mapping[str, int], reused: Mapping[str, int]
 ) -> EncodingReport:
-    """Returns the report of the set `kept`, with encoded and reused entries by kind."""
+    """Returns the report of the set `kept`; `encoded` and `reused`: kind -> number of entries."""
     return EncodingReport(
         fingerprint=fingerprint,
         latents_encoded=encoded.get("latent", 0),
@@ -206,7 +206,7 @@ class _CountsTokens(Protocol):
 
 
 class TextCounter:
-    """Counts the tokens of captions as they are encoded; skips the empty and the negative prompt."""
+    """Counts the tokens of the captions that are encoded, without the empty and the negative prompt."""
 
     def __init__(self, cache_set: CacheSet, encoder: TextEncoder | None) -> None:
         self._encoder = encoder if isinstance(encoder, _CountsTokens) else None

@@ -1,8 +1,8 @@
 """The format of a cache entry: a safetensors file with tensors of one dtype and the SHA-256 of their bytes.
 
-Every entry is verified before use: header, key, tensor names, dtype, checksum, finite values. A compressed entry holds
-one zstd frame, and the original header as metadata. Bytes of equal significance are grouped before compression, because
-exponents repeat and mantissas are noise: a bfloat16 latent shrinks to 0.69, ungrouped to 0.78 (level 1; higher levels
+Each read verifies header, key, tensor names, dtype, checksum, and that values are finite. A compressed entry has one
+zstd frame, and the original header as metadata. Compression first groups the bytes by significance, because exponents
+repeat and mantissas are noise: a bfloat16 latent shrinks to 0.69 of its size, ungrouped to 0.78 (level 1; higher levels
 gain nothing).
 """
 
@@ -32,7 +32,7 @@ _LEVEL = 1
 
 def compress(data: bytes | memoryview, itemsize: int) -> bytes:
     """Returns `data`, values of `itemsize` bytes, as one zstd frame that states its size."""
-    # Byte planes: all high bytes, which repeat, then all low bytes, which are noise.
+    # Byte planes: the first byte of all values, then the second, and so on.
     planes = np.ascontiguousarray(np.frombuffer(data, np.uint8).reshape(-1, itemsize).T).tobytes()
     zstd = _zstd()
     if _BUILT_IN:
@@ -45,7 +45,7 @@ def decompress(frame: bytes | memoryview, size: int, itemsize: int) -> bytearray
     zstd, data = _zstd(), bytes(frame)
     try:
         if _BUILT_IN:
-            # The stated size is checked before decompression, which allocates that much memory.
+            # Checked first, because decompression allocates the stated size.
             stated = zstd.get_frame_info(data).decompressed_size
             planes = zstd.decompress(data) if stated == size else b""
         else:
@@ -78,7 +78,7 @@ def _zstd() -> Any:
 
 
 MAX_ENTRY_BYTES = 2 << 30
-"""above any latent of this trainer (1280x720, 1000 frames: 0.12 GiB)"""
+"""larger than any latent (1280x720, 1000 frames: 0.12 GiB)"""
 
 _MAX_HEADER_BYTES = 1 << 16
 _NAMES = {"bf16": "BF16", "fp16": "F16", "fp32": "F32"}
@@ -87,7 +87,7 @@ _FRAME = "zstd"
 
 
 class _DamagedError(ValueError):
-    """The problem of an entry, without its name."""
+    """Says what is wrong with an entry, without naming it."""
 
 
 def read_entry(path: Path) -> bytearray:
@@ -110,7 +110,7 @@ def pack_entry(tensors: Mapping[str, Tensor], *, key: str, stored: Stored | None
     dtype = STORED_DTYPES[stored.dtype]
     kept = {name: tensors[name].detach().to("cpu", dtype).contiguous() for name in sorted(tensors)}
     digest = hashlib.sha256()
-    for tensor in kept.values():  # in the order of the payload: safetensors sorts tensors of one dtype by name
+    for tensor in kept.values():  # sorted by name, the order in which safetensors writes tensors of one dtype
         digest.update(_bytes_of(tensor))
     metadata = {"key": key, "sha256": digest.hexdigest()}
     if stored.compression == "none":
@@ -123,8 +123,8 @@ def pack_entry(tensors: Mapping[str, Tensor], *, key: str, stored: Stored | None
 
 
 def _in_order(data: bytes) -> bytes:
-    """Returns a safetensors file with its metadata sorted, so that equal entries are equal files."""
-    # safetensors writes metadata in the order of a hash table, another one in each process.
+    """Returns a safetensors file with sorted metadata, so that equal entries have equal bytes."""
+    # safetensors writes metadata in the order of a hash table, which differs between processes.
     start = header_end(data)
     header = json.loads(data[8:start])
     header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
@@ -134,9 +134,10 @@ def _in_order(data: bytes) -> bytes:
 def unpack_entry(
     data: bytearray, *, allowed: Collection[str], key: str, dtypes: Collection[str] = ("bf16",)
 ) -> dict[str, Tensor]:
-    """Returns name -> tensor of an entry, sharing memory with `data` unless compressed; ValueError says what is wrong.
+    """Returns name -> tensor of an entry; tensors of an uncompressed entry share memory with `data`.
 
-    `dtypes`: accepted names of STORED_DTYPES. DependencyError if it is compressed and zstandard is missing.
+    `dtypes`: accepted names of STORED_DTYPES. ValueError says what is wrong; DependencyError if the entry is compressed
+    and zstandard is missing.
     """
     header, payload_start = _header(data)
     metadata, names = header.metadata, set(header.tensors)
@@ -199,7 +200,7 @@ def _decompressed(outer: StatedHeader, frame: memoryview, dtypes: Collection[str
 
 
 def _dtype_of(header: StatedHeader, dtypes: Collection[str]) -> torch.dtype:
-    """Returns the common dtype of all tensors; none may be empty."""
+    """Returns the common dtype of all tensors; ValueError if they differ or one is empty."""
     found = {place.dtype for place in header.tensors.values()}
     name = next((name for name in dtypes if found == {_NAMES[name]}), None)
     if name is None:

@@ -23,7 +23,7 @@ from ..flow import EVALUATION_TIMESTEPS
 from ..model import ConditionKind, LatentSpace
 
 TEXT_WIDTH = 4096
-"""umT5-XXL feature width (Wan configs: text_dim)"""
+"""feature width of umT5-XXL (text_dim in Wan's configs)"""
 
 
 CODE_VERSION = 1
@@ -34,7 +34,7 @@ _CLIP_READER = 2
 
 
 def latent_key(*, content_digest: str, transform: dict[str, Any], encoder_identity: str) -> str:
-    """Returns the key of a latent; `transform` (JSON data): cut and size."""
+    """Returns the key of a latent; `transform`: cut and size, as JSON data."""
     return _digest({"kind": "latent", "file": content_digest, "how": transform, "encoder": encoder_identity})
 
 
@@ -52,12 +52,12 @@ def condition_key(
 
 
 def mask_key(*, content_digest: str, transform: dict[str, Any]) -> str:
-    """Returns the key of loss weights; they depend on no encoder."""
+    """Returns the key of loss weights, which do not depend on an encoder."""
     return _digest({"kind": "mask", "file": content_digest, "how": transform})
 
 
 def tensor_key(kind: str, content_digest: str) -> str:
-    """Returns the key of tensors from a graph, by their content."""
+    """Returns the key of tensors that a graph provides, by the digest of their content."""
     return _digest({"kind": f"given {kind}", "tensors": content_digest})
 
 
@@ -88,7 +88,7 @@ class SampleKeys:
 
     def of(self, sample: Sample, config: DatasetConfig) -> dict[str, str]:
         """Returns CacheItem field -> key of a sample; "" if it has no such entry."""
-        # bf16 is omitted, so that caches from before the setting are hits.
+        # Keys omit bf16, so that entries written before this setting existed are hits.
         dtype = {} if config.latent_dtype == "bf16" else {"dtype": config.latent_dtype}
         transform = {**transform_of(sample, self.fps), "space": self.space.name, **dtype}
         digest, given, mask = self.digest_of(sample), "", ""
@@ -110,7 +110,7 @@ class SampleKeys:
         }
 
     def _content_of(self, file: Companion) -> str:
-        """Returns the digest of a companion, marked if it is read differently under the same CODE_VERSION."""
+        """Returns the digest of a companion; a suffix marks stills of more than 8 bits, whose reading has changed."""
         return self.digest_of(file) + (" in 8 of its bits" if file.deep_still else "")
 
     def _files_given(self, sample: Sample) -> dict[str, str]:
@@ -125,7 +125,7 @@ class SampleKeys:
 
 
 def transform_of(sample: Sample, fps: float) -> dict[str, Any]:
-    """Returns everything that determines the encoder's input pixels, as JSON data."""
+    """Returns the cut, size and frame rate that determine the encoder's input, as JSON data."""
     bucket = sample.bucket
     framing = sample.cut.framing
     size: dict[str, Any] = {
@@ -159,7 +159,7 @@ class Kind:
     tensors: tuple[str, ...]
     """allowed tensor names"""
     dtypes: tuple[str, ...]
-    """of STORED_DTYPES; equal for all tensors of an entry"""
+    """allowed names of STORED_DTYPES; all tensors of an entry have the same"""
 
 
 KINDS = {
@@ -173,7 +173,7 @@ KINDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Stored:
-    """The format of a written entry; entries describe themselves to readers."""
+    """The storage format of an entry that is written. Readers find it in the entry."""
 
     dtype: str = "bf16"
     """of STORED_DTYPES"""
@@ -193,6 +193,6 @@ def entry_path(root: Path, kind: str, key: str) -> Path:
 
 def entry_name(root: Path, kind: str, key: str) -> str:
     """Returns `entry_path` as text: building 20,000 Path objects takes longer than stat of the files."""
-    if not KEY.match(key):  # a key may come from a file or a request, and becomes a path here
+    if not KEY.match(key):  # a key may come from a file or a request, and becomes part of a path
         raise CacheError(f"{key[:100]!r} is not a cache key. {AGAIN}")
     return os.path.join(root, KINDS[kind].folder, key[:2], f"{key}.safetensors")

@@ -1,4 +1,4 @@
-"""The memo of cache entries: verified, impossible to encode, or showing nothing.
+"""The memo of cache entries: which are verified, which cannot be encoded, and which are noise or one colour.
 
 An entry is verified after it was written or read, until its file's mark changes (`file_mark`). Silent disk corruption
 is not detected here; the checksum detects it on read and marks the entry in `doubts/`, so that the next plan reads it.
@@ -16,7 +16,7 @@ from ..files import FileError, Memo, atomic_write_bytes, remove_file
 
 _VERSION, _MOST = 1, 200_000
 _LEAST_MEGAPIXELS = 1.0
-"""smaller encodings measure loading the VAE"""
+"""the time of a smaller encoding is mostly that of loading the VAE"""
 
 
 class KnownEntries:
@@ -28,7 +28,7 @@ class KnownEntries:
         self._doubted: set[str] | None = None
 
     def is_sound(self, name: str, mark: list[int]) -> bool:
-        """True if the file with that mark was verified and has not failed since."""
+        """Returns whether the file with that mark was verified, and has been readable since."""
         return self._memo.get(f"sound {name}") == mark and not self._is_doubted(name)
 
     def note_sound(self, name: str, mark: list[int] | None) -> None:
@@ -40,9 +40,9 @@ class KnownEntries:
             remove_file(self._doubts / name, self._doubts.parent)
 
     def doubt(self, name: str) -> None:
-        """Record on disk that an entry could not be read; workers do this too, and they save no memo."""
+        """Record on disk that an entry could not be read."""
         with contextlib.suppress(OSError, FileError):
-            # A file, because a worker finds the damage and must not rewrite the memo of the nodes.
+            # A file of its own: workers call this too, and only the nodes may write the memo.
             atomic_write_bytes(self._doubts / name, b"", self._doubts.parent)
         if self._doubted is not None:
             self._doubted.add(name)
@@ -57,7 +57,7 @@ class KnownEntries:
 
     def why_unreadable(self, key: str) -> str | None:
         """Returns why an entry cannot be encoded; None if unknown."""
-        # Valid as long as the key: it covers the bytes of the clip and how they are read.
+        # Never outdated: the key covers the clip's bytes and how they are read.
         why = self._memo.get(f"unreadable {key}")
         return why if isinstance(why, str) else None
 
@@ -68,15 +68,15 @@ class KnownEntries:
                 self._memo.put(f"unreadable {key}", failed[key][:300] if key in failed else None)
 
     def shows_nothing(self, key: str) -> bool:
-        """True for a latent of noise or one colour."""
+        """Returns whether a latent's clip is noise or one colour."""
         return self._memo.get(f"shows nothing {key}") is True
 
     def note_shows_nothing(self, key: str) -> None:
-        """Record a latent of noise or one colour."""
+        """Record that a latent's clip is noise or one colour."""
         self._memo.put(f"shows nothing {key}", True)
 
     def seconds_per_megapixel(self, space: str) -> float | None:
-        """The speed of the last encoding, with decoding; None before the first."""
+        """Returns the seconds per megapixel of the last encoding, decoding included; None before the first."""
         pace = self._memo.get(f"seconds per megapixel of {space}")
         return pace if isinstance(pace, float) and math.isfinite(pace) and pace > 0 else None
 

@@ -1,7 +1,7 @@
 """The latent cache on disk: latents, text features, conditioning, masks, evaluation noise and sets.
 
-A key covers the media file, the transform, the encoder's weights and `CODE_VERSION`, so an entry is never stale: an
-edited clip has another key. Nodes write; workers only read, and mark unreadable entries in `doubts/`. Layout:
+A key covers the media file, the transform, the encoder's weights and `CODE_VERSION`, so an entry is never outdated: an
+edited clip has another key. Nodes write entries. Workers read them, and record unreadable ones in `doubts/`. Layout:
 
     latents/<2 hex>/<key>.safetensors       texts/<2 hex>/<key>.safetensors
     conditions/<2 hex>/<key>.safetensors    evaluations/<2 hex>/<key>.safetensors
@@ -46,7 +46,7 @@ class LatentCache:
         return KnownFiles(self.root)
 
     def has(self, kind: str, key: str) -> bool:
-        """True if an entry exists; its content is not checked."""
+        """Returns whether an entry exists, without checking its content."""
         return is_synthetic(key) or os.path.isfile(entry_name(self.root, kind, key))
 
     def read_latent(self, key: str, shape: tuple[int, ...] | None = None) -> Tensor:
@@ -54,14 +54,14 @@ class LatentCache:
         return self._read_shaped("latent", key, shape)
 
     def read_text(self, key: str) -> Tensor:
-        """Returns features (L, 4096) of one prompt, real tokens only: 1 <= L <= 512."""
+        """Returns the features (L, 4096) of one prompt without padding: 1 <= L <= 512."""
         tensor = self.read_tensors("text", key)["text"]
         if not _is_text_shape(tensor):
             raise self._unusable("text", key, f"its shape is {list(tensor.shape)}")
         return tensor
 
     def read_condition(self, key: str, latent_shape: tuple[int, ...] | None = None) -> dict[str, Tensor]:
-        """Returns Conditioning field -> tensor without batch axis; CacheError if damaged or not of the clip's size."""
+        """Returns Conditioning field -> tensor without batch axis; CacheError if it is damaged or of another size."""
         tensors = self.read_tensors("condition", key)
         if misfits := condition_misfits(tensors, latent_shape):
             raise self._unusable("condition", key, misfits)
@@ -100,8 +100,8 @@ class LatentCache:
         self.write_tensors("latent", key, {"latent": tensor}, name, stored)
 
     def write_text(self, key: str, tensor: Tensor, name: str = "", stored: Stored | None = None) -> None:
-        """Write features (L, 4096) of real tokens."""
-        # bfloat16 also for a float32 encoder: the transformer casts its text input to the compute dtype anyway.
+        """Write the features (L, 4096) of a prompt without padding."""
+        # bfloat16 also for a float32 encoder: the transformer casts its text input to the compute dtype.
         if not _is_text_shape(tensor):
             raise CacheError(
                 f"The text encoder returned shape {list(tensor.shape)} for {name or key!r}; "
@@ -113,11 +113,7 @@ class LatentCache:
     def write_condition(
         self, key: str, tensors: Mapping[str, Tensor], name: str = "", stored: Stored | None = None
     ) -> None:
-        """Write any Conditioning fields, without batch axis; latents among them normalised.
-
-        Also for tensors made elsewhere (VACE, control videos, camera paths): their key goes into
-        `CacheItem.condition_key`.
-        """
+        """Write Conditioning fields without batch axis; latents are normalised."""
         unknown = sorted(set(tensors) - set(CONDITION_TENSORS))
         if unknown or not tensors:
             raise CacheError(
@@ -129,7 +125,7 @@ class LatentCache:
         self.write_tensors("condition", key, tensors, name, stored)
 
     def is_sound(self, kind: str, key: str, shape: tuple[int, ...] | None = None) -> bool:
-        """True if the entry can be read and verified; `shape` is the latent's."""
+        """Returns whether the entry can be read and verified; `shape`: as in `Entry`."""
         if not self.has(kind, key):
             return False
         try:
@@ -143,7 +139,8 @@ class LatentCache:
         return True
 
     def holds(self, kind: str, key: str, shape: tuple[int, ...] | None = None) -> bool | None:
-        """Returns `is_sound`, cached until the file changes; None without an entry. Call `save_known` afterwards."""
+        """Returns `is_sound`, from the memo if the file is unchanged; None without an entry. Call `save_known`
+        later."""
         if is_synthetic(key):
             return True
         mark, name = mark_of(entry_name(self.root, kind, key)), f"{kind}-{key}"
@@ -218,7 +215,7 @@ class LatentCache:
 
     @contextlib.contextmanager
     def _writing(self) -> Generator[None]:
-        """Turns an OSError of a write into a refusal."""
+        """Converts an OSError of a write to a refusal."""
         try:
             yield
         except OSError as error:

@@ -1,11 +1,12 @@
 """The endless sequence of batches of a job, as indices into a list of items: a pure function of the seed.
 
-Proportional: each epoch has every item as often as it appears, bucket by bucket, in its own order. Balanced: every
-bucket has its own epochs, and each round the same number of batches of each.
+Sampling is proportional or balanced. Proportional: an epoch contains each item as often as its repeats and weight say,
+in an order of its own. Balanced: each bucket has epochs of its own, and a round takes equally many batches of each
+bucket.
 
-Turns, weights and repeats need no state. An item with turns T takes part in epochs e with e mod T = turn; its k-th one
-is k = e // T. Repeats times weight is a fraction p / q; the item appears floor(((k + 1) p + s) / q) - floor((k p + s) /
-q) times, with s from a hash: exactly p times in any q of its epochs, and out of step with other items.
+An item with turns T appears only in epochs e with e mod T = turn. Let k = e // T be the number of such epochs before e,
+and p / q be repeats times weight. In epoch e the item appears floor(((k + 1) p + s) / q) - floor((k p + s) / q) times:
+p times in any q of its epochs. The phase s comes from a hash, so that items do not appear in step. No state is needed.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _FINEST = 10_000
 
 
 class Appearances:
-    """Appearances of items by epoch, vectorised."""
+    """The number of times that each item appears in an epoch."""
 
     def __init__(self, items: Sequence[CacheItem], seed: int) -> None:
         count = len(items)
@@ -44,14 +45,14 @@ class Appearances:
                 self._p[place], self._q[place] = max(1, rate.numerator), rate.denominator
                 self._s[place] = phase % rate.denominator
         self.constant = bool((self._q == 1).all() and (self._turns == 1).all())
-        """True if all epochs are equal"""
+        """True if all epochs contain the same items"""
 
     def __len__(self) -> int:
         return len(self._p)
 
     @property
     def mean(self) -> float:
-        """Appearances in an average epoch."""
+        """Appearances of all items in an average epoch."""
         return float((self._p / self._q / self._turns).sum())
 
     def counts(self, first_epoch: int, epochs: int = 1) -> NDArray[np.int64]:
@@ -66,7 +67,7 @@ T = TypeVar("T")
 
 BUCKET_SAMPLINGS = ("proportional", "balanced")
 _BLOCK = 1 << 16
-"""epochs times items counted in one array"""
+"""elements (epochs times items) of one array of counts"""
 
 
 class Order:
@@ -88,7 +89,7 @@ class Order:
 
     @property
     def batches_per_epoch(self) -> int:
-        """Batches of the first epoch; of all if there are no weights or turns."""
+        """Batches of the first epoch; with weights or turns, later epochs may differ."""
         if len(self._streams) > 1:
             return self._share * len(self._streams)
         return self._streams[0].batches_in(0)
@@ -118,7 +119,7 @@ class _Group:
         self.mean_batches = self.seen.mean / batch_size
 
     def batches_in(self, first_epoch: int, epochs: int) -> list[int]:
-        """Returns the number of batches of each epoch, with the short last one."""
+        """Returns the number of batches of each epoch, the short last one included."""
         counts = self.seen.counts(first_epoch, epochs).sum(axis=1)
         return (-(-counts // self._batch_size)).tolist()
 
@@ -147,7 +148,7 @@ class _Stream:
         return self._epoch(epoch)[place]
 
     def _find(self, number: int) -> tuple[int, int]:
-        """Returns (epoch, index in it). With weights or turns epochs differ in length and are counted up."""
+        """Returns (epoch, index in it) of a batch. With weights or turns, epochs differ in length and are added up."""
         if self._constant:
             if not self._ends:
                 self._ends = [self.batches_in(0)]
@@ -168,8 +169,8 @@ class _Stream:
 
 
 def _by_bucket(items: Sequence[CacheItem]) -> list[list[int]]:
-    """Returns item indices per bucket, buckets in order of size; clips of a bucket have as many references and
-    context streams, of one size."""
+    """Returns the item indices of each bucket, in order of size. Items of a bucket have equal frames, height and width,
+    and equal numbers and sizes of references and context streams."""
     groups: dict[tuple[Any, ...], list[int]] = {}
     for place, item in enumerate(items):
         groups.setdefault((item.num_frames, item.height, item.width, item.context, item.references), []).append(place)

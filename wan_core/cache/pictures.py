@@ -19,7 +19,7 @@ _NAME = re.compile(r"^[0-9a-f]{64}$")
 
 
 def write_picture(cache_root: Path, pixels: Tensor) -> str:
-    """Write (H, W, 3) in [0, 1], rounded to 8 bits, unless it exists; returns its name."""
+    """Write a picture (H, W, 3) in [0, 1], rounded to 8 bits, unless it exists; returns its name."""
     from PIL import Image
 
     bytes_ = (pixels.detach().cpu().clamp(0, 1) * 255).round().to(torch.uint8).contiguous().numpy()
@@ -38,7 +38,7 @@ def write_picture(cache_root: Path, pixels: Tensor) -> str:
 
 
 def _is_undamaged(path: Path) -> bool:
-    """False for a missing or damaged file; checks PNG checksums without decoding."""
+    """Returns whether the file exists and its PNG checksums match; decodes nothing."""
     from PIL import Image
 
     try:

@@ -1,6 +1,6 @@
 """Decodes the next clips while one is encoded, and writes finished entries in the background.
 
-Neither order nor content of entries changes; memory use is limited.
+Order and content of the entries are the same as without it; memory use is limited.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from ..dataset import Companion, Sample, read_sample
 from ..video import VideoProcess
 
 AHEAD = 2
-"""reads queued or running, besides the clip being encoded"""
+"""most reads that are queued or running while a clip is encoded"""
 AHEAD_BYTES = 2 << 30
-"""of their pixels; one read is always allowed. Two clips of 81 frames 1280x720 take 1.7 GiB"""
+"""most bytes of these reads' pixels; one read is always allowed. Two clips of 81 frames 1280x720 take 1.7 GiB"""
 _WORTH_S = 0.3
-"""A longer wait starts another reader process, which takes about as long to start."""
+"""a longer wait starts another reader process; starting one takes about this long"""
 
 Read = tuple[Sample, Companion | None]
 """a sample, or a companion cut like it"""
@@ -35,7 +35,7 @@ Read = tuple[Sample, Companion | None]
 class ReadAhead:
     """Decodes `reads` in order. A context manager, for one thread.
 
-    One child process reads; a second one starts if the encoder waits and there are cores.
+    One child process reads; a second one starts if the encoder has to wait and there is a core for it.
     """
 
     def __init__(
@@ -48,9 +48,9 @@ class ReadAhead:
         """`require_unchanged` checks each file after reading."""
         self._fps, self._reads, self._require_unchanged = fps, reads, require_unchanged
         self._requested = self._started = 0
-        """reads requested (or skipped), and reads started"""
+        """number of reads requested or skipped, and number started"""
         self._waiting: deque[tuple[int, Future[Tensor]]] = deque()
-        """started reads: bytes of pixels, and the pixels (F, H, W, 3)"""
+        """started reads: the number of bytes, and the pixels (F, H, W, 3)"""
         self._video = video
         self._videos: queue.SimpleQueue[VideoProcess] = queue.SimpleQueue()
         self._videos.put(video)
@@ -76,7 +76,7 @@ class ReadAhead:
         if companion is not None:
             return self._taken((sample, companion))
         if self._last is None or self._last[0] is not sample:
-            self._last = None  # freed before the next pixels arrive, so that only one clip is kept
+            self._last = None  # frees this clip before the next one arrives
             self._last = sample, self._taken((sample, None))
         return self._last[1]
 
@@ -93,8 +93,8 @@ class ReadAhead:
                 self._add_reader()
 
     def _future_of(self, read: Read) -> Future[Tensor] | None:
-        """Returns the prefetched read, dropping the reads before it; None if it is not in `reads`."""
-        # By identity: two samples of one file can be equal, and their reads follow each other.
+        """Returns the prefetched read, and drops the reads before it; None if it is not in `reads`."""
+        # By identity: two samples of one file can be equal, and are read one after the other.
         coming = range(self._requested, len(self._reads))
         place = next((n for n in coming if all(map(operator.is_, self._reads[n], read))), None)
         if place is None:
@@ -140,7 +140,7 @@ class ReadAhead:
 class WriteBehind:
     """Writes one entry while the next is encoded. A context manager; call `settle` at the end.
 
-    A write error is raised by the next call. Leaving waits for the running write, so finished entries are kept.
+    The next call raises the error of a failed write. Leaving the context waits for the running write.
     """
 
     def __init__(self) -> None:
@@ -167,7 +167,7 @@ class WriteBehind:
 
 def floats(frames: NDArray[np.uint8]) -> Tensor:
     """Returns uint8 frames (F, H, W, 3) as float32 in [0, 1]."""
-    # NumPy asks the system for large pages, torch does not: 0.13 instead of 0.38 s for 81 frames of 1280x720.
+    # NumPy's memory has large pages, torch's does not: 0.13 s instead of 0.38 s for 81 frames of 1280x720.
     pixels = torch.from_numpy(np.empty(frames.shape, np.float32))  # pyright: ignore[reportUnknownMemberType]
     return pixels.copy_(torch.from_numpy(frames)).div_(255)  # pyright: ignore[reportUnknownMemberType]
 
@@ -179,5 +179,5 @@ def bytes_of(sample: Sample) -> int:
 
 
 def usable_cores() -> int:
-    """Returns the cores this process may use."""
+    """Returns the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,7 +1,7 @@
-"""Encoding shared out over ranks: each writes the entries of its share, then rank 0 writes the set.
+"""Encoding by several ranks: each writes the entries of its share, then rank 0 writes the set.
 
-Shares are fixed before anything is encoded: an entry belongs to one rank, so none is encoded twice, and what a killed
-rank has not written is missing at the next start.
+Shares are fixed before the encoding starts, so no entry is encoded twice. Entries that a killed rank did not write are
+encoded at the next start.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from .encoding_report import EncodingReport
 from .latent_cache import LatentCache
 
 SHARE = "WAN_TRAINER_SHARE"
-"""environment variable: file with the keys that a further process of CacheLatents encodes"""
+"""environment variable: the file with the keys that a further process of CacheLatents encodes"""
 ENCODING = "WAN_TRAINER_ENCODING"
-"""environment variable: 1 where CacheLatents shares its work with the ranks of torchrun"""
+"""environment variable: 1 if CacheLatents encodes together with the ranks of torchrun"""
 _MASK_COST = 0.05
-"""cost of a mask, as a share of that of a latent of the same clip: it is read and pooled, and no encoder runs"""
+"""cost of a mask relative to the clip's latent: a mask is read and pooled, and no encoder runs"""
 
 
 class Ranks(Protocol):
@@ -44,9 +44,10 @@ class Ranks(Protocol):
 
 
 def shares_of(plan: EncodingPlan, ranks: int, *, texts_with_first: bool = False) -> list[list[str]]:
-    """Returns the keys that each rank encodes: clips by cost, the most expensive first, and texts by number.
+    """Returns the keys that each rank encodes: each clip goes to the rank with the least work so far, the most
+    expensive clip first; texts go round.
 
-    `texts_with_first`: only rank 0 encodes texts, so that no other rank loads the text encoder.
+    `texts_with_first`: rank 0 encodes all texts, so that no other rank loads the text encoder.
     """
     shares: list[list[str]] = [[] for _ in range(ranks)]
     by_sample: defaultdict[int, list[ClipTask]] = defaultdict(list)
@@ -65,14 +66,14 @@ def shares_of(plan: EncodingPlan, ranks: int, *, texts_with_first: bool = False)
 
 
 def _cost(task: ClipTask, passes: int) -> float:
-    """Returns the pixels that go through the VAE for an entry."""
+    """Returns the number of pixels that the VAE encodes for an entry."""
     bucket = task.sample.bucket
     times = {"latent": 1.0, "condition": float(passes), "mask": _MASK_COST}[task.kind]
     return times * bucket.num_frames * bucket.height * bucket.width
 
 
 def part_of(plan: EncodingPlan, keys: Collection[str]) -> EncodingPlan:
-    """Returns the plan with those of its missing entries alone."""
+    """Returns the plan with only the missing entries `keys`."""
     wanted = frozenset(keys)
     return replace(
         plan,
@@ -87,7 +88,7 @@ class ShareDone:
 
     encoded: Encoded = field(default_factory=Encoded)
     error: str = ""
-    """why it ended early; entries written until then stay"""
+    """why the rank ended early; its written entries stay"""
     seconds: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
@@ -111,7 +112,7 @@ class ShareDone:
 
 
 def encode_share(plan: EncodingPlan, cache: LatentCache, keys: Collection[str], encoders: Encoders) -> ShareDone:
-    """Encode those missing entries of a plan; a refusal is returned, not raised."""
+    """Encode the missing entries `keys` of a plan; a refusal is returned, not raised."""
     start = time.monotonic()
     try:
         encoded = encode_entries(part_of(plan, keys), cache, encoders)
@@ -128,12 +129,12 @@ def encode_over_ranks(
     encoders: Encoders,
     in_use: Collection[str] = (),
 ) -> EncodingReport:
-    """Encode what is missing together with the other ranks; returns the report on each.
+    """Encode the missing entries together with the other ranks; returns the same report on each rank.
 
-    `before` is this rank's plan; `plan` and `cache` make fresh ones, since the other ranks write meanwhile. Raises
-    CacheError, which names the rank, where one of them could not encode; the shares of the others are finished then.
+    `before` is this rank's plan. `plan` and `cache` make new ones, since the other ranks write meanwhile. CacheError
+    names a rank that failed, after the other ranks have finished their shares.
     """
-    # Rank 0 decides, since ranks may see different files while a cache is being written.
+    # Rank 0 assigns the shares, since ranks may see different files while a cache is being written.
     keys = ranks.gather(shares_of(before, ranks.world) if ranks.rank == 0 else None)[0][ranks.rank]
     done = encode_share(before, cache(), keys, encoders)
     found = [ShareDone.from_dict(one) for one in ranks.gather(done.to_dict())]
@@ -152,7 +153,7 @@ def finish_shares(
     encoders: Encoders,
     in_use: Collection[str] = (),
 ) -> EncodingReport:
-    """Encode what the shares of `before` have left over, and store the set; returns the report of all shares."""
+    """Encode the entries that the shares of `before` did not, and store the set; returns the report of all shares."""
     start, noted = time.monotonic(), cache()
     failed = {key: why for one in found for key, why in one.encoded.failed.items()}
     noted.entries.note_unreadable(failed, failed)

@@ -1,7 +1,7 @@
-"""Synthetic sets: random tensors in a model's sizes, drawn on read, to measure training without clips.
+"""Synthetic sets: random tensors in a model's sizes, drawn when they are read, to measure training without clips.
 
-A key encodes its entry: a fixed mark, endless or not, the conditioning, four sizes of the latent (two of a text), and a
-digest as seed. So every worker and machine draws the same tensors, and only the list of keys is stored.
+A key describes its entry: a fixed mark, whether the set is endless, the conditioning, four sizes of the latent (two of
+a text), and a digest that is the seed. So all workers and machines draw the same tensors, and only the keys are stored.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _SYNTHETIC = "synthetic"
 
 _MARK = b"syntheti".hex()
 _ENDLESS = 1
-"""a bit of the digit before that of the kind; its other bits are the high ones of the kind's number"""
+"""lowest bit of the hex digit after the mark; its other bits and the next digit are the number of the conditioning"""
 _KINDS = tuple(CONDITION_KINDS)
-"""by their digit in a key"""
+"""conditionings by their number in a key"""
 _DIGEST_START = len(_MARK) + 2 + 16
 _IMAGE_TOKENS, _IMAGE_WIDTH = 257, 1280
 _CAMERA_CHANNELS, _CAMERA_STRIDE, _IDENTITY_CHANNELS = 24, 8, 28
@@ -36,7 +36,7 @@ _CAMERA_CHANNELS, _CAMERA_STRIDE, _IDENTITY_CHANNELS = 24, 8, 28
 def _synthetic_key(
     kind: str, sizes: tuple[int, ...], *draw: int | str, conditioning: str = "none", endless: bool
 ) -> str:
-    """Returns the key of an entry ("latent", "text" or "condition"); `draw` distinguishes entries of equal sizes."""
+    """Returns the key of an entry ("latent", "text" or "condition"); `draw` is hashed into its seed."""
     padded = (*sizes, 0, 0)[:4]
     number = _KINDS.index(conditioning)
     high, low = divmod(number, 16)
@@ -50,7 +50,7 @@ def is_synthetic(key: str) -> bool:
 
 
 def draw_entry(kind: str, key: str) -> dict[str, Tensor]:
-    """Returns the tensors of a key, bfloat16: standard normal, like normalised latents."""
+    """Returns the bfloat16 tensors of a key: standard normal, as normalised latents are."""
     sizes = [int(key[place : place + 4], 16) for place in range(len(_MARK) + 2, _DIGEST_START, 4)]
     if kind == "latent":
         return {"latent": _normal(key, *sizes)}
@@ -62,7 +62,7 @@ def draw_entry(kind: str, key: str) -> dict[str, Tensor]:
 
 
 def item_of_draw(item: CacheItem, number: int) -> CacheItem:
-    """Returns the item that batch `number` has in place of `item`: itself, except in an endless set."""
+    """Returns the item to train in batch `number`: `item` itself, or in an endless set a newly drawn one."""
     if not is_synthetic(item.latent_key) or not int(item.latent_key[len(_MARK)], 16) & _ENDLESS:
         return item
     return replace(
@@ -90,7 +90,7 @@ def _draw_condition(
     key: str, kind: ConditionKind, channels: int, frames: int, height: int, width: int
 ) -> dict[str, Tensor]:
     drawn: dict[str, Tensor] = {}
-    if kind.leading_frames:  # Animate: the reference image is given, in front
+    if kind.leading_frames:  # Animate: the reference image is the first latent frame
         drawn["pose"] = _normal(f"{key} pose", channels - kind.mask, frames, height, width)
         drawn["face"] = _normal(f"{key} face", 3, 4 * frames - 3, FACE_SIDE, FACE_SIDE).clamp(-1, 1)
         drawn["image_tokens"] = _normal(f"{key} tokens", _IMAGE_TOKENS, _IMAGE_WIDTH)
@@ -187,9 +187,9 @@ def synthetic_set(
 ) -> CacheSet:
     """Returns a synthetic set for a model. Draws and writes nothing.
 
-    `condition_channels`: of Conditioning.channels or Conditioning.vace, if the model reads either.
+    `condition_channels`: channels of Conditioning.channels or Conditioning.vace, if the model reads either.
     """
-    # Built for its checks: wrong sizes get the same refusals as those of real clips.
+    # DatasetConfig refuses wrong sizes, in the same words as for real clips.
     DatasetConfig(
         width=config.width, height=config.height, num_frames=config.num_frames, fps=fps, size_multiple=size_multiple
     )

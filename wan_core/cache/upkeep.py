@@ -20,7 +20,7 @@ from .latent_cache import LatentCache
 
 _ENTRY = re.compile(r"^[0-9a-f]{64}\.safetensors$")
 _YOUNG_S = 3600.0
-"""a younger entry outside all sets may belong to a running encoding"""
+"""an entry in no set may belong to a running encoding until it is this old"""
 _MARK = ".removed"
 
 
@@ -50,7 +50,7 @@ class CacheRoom:
 
     entry_bytes: int
     spare_bytes: int
-    """that `trim` to 0 would free"""
+    """bytes that `trim` to 0 would free"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +83,7 @@ class _Entry:
 
 
 def stats_of(cache: LatentCache) -> CacheStats:
-    """Count entries by name and stat alone."""
+    """Count the entries without reading them."""
     entries = list(_entries(cache))
     return CacheStats(
         entries={kind: sum(entry.kind == kind for entry in entries) for kind in KINDS},
@@ -117,8 +117,8 @@ def check_entries(
 def trim(cache: LatentCache, limit_bytes: int, *, keep: Collection[str] = ()) -> TrimReport:
     """Evict least recently used entries until the total is within `limit_bytes`.
 
-    An entry is used when a set with it is written (at each run of CacheLatents); outside all sets, when it was written.
-    Entries and sets in `keep` are never evicted.
+    The last use of an entry is when a set with it was last written (each CacheLatents does that), or for an entry in no
+    set, when the entry was written. Entries in `keep`, and entries of sets in `keep`, are never evicted.
     """
     with upkeep_lock(cache):
         doomed, total = _doomed(cache, limit_bytes, keep)
@@ -131,14 +131,14 @@ def trim(cache: LatentCache, limit_bytes: int, *, keep: Collection[str] = ()) ->
 
 
 def room_of(cache: LatentCache, *, keep: Collection[str] = ()) -> CacheRoom:
-    """Returns total bytes, and the bytes `trim` to 0 would free."""
+    """Returns the bytes of all entries, and the bytes that `trim` to 0 would free."""
     doomed, stays = _doomed(cache, 0, keep)
     spare = sum(size for sizes in doomed.values() for size in sizes.values())
     return CacheRoom(entry_bytes=stays + spare, spare_bytes=spare)
 
 
 def young_sets(cache: LatentCache) -> set[str]:
-    """Returns the sets written within the last hour, which may be about to be trained."""
+    """Returns the sets written within the last hour: their training may be about to start."""
     names = (name for name in _set_names(cache) if time.time() - _mtime(cache.root / "sets" / name) < _YOUNG_S)
     return {Path(name).stem for name in names}
 
@@ -159,7 +159,7 @@ def _doomed(cache: LatentCache, limit_bytes: int, keep: Collection[str]) -> tupl
 
 
 def removals_seen(cache: LatentCache) -> int:
-    """Returns a number that changes when entries are removed or become unreadable, so that caching nodes run again."""
+    """Returns a number that changes when entries are removed or found unreadable, so that caching nodes run again."""
     return int(1000 * (_mtime(cache.root / _MARK) + _mtime(cache.root / "doubts")))
 
 
@@ -170,7 +170,7 @@ def _remove(cache: LatentCache, kind: str, keys: Collection[str]) -> tuple[int, 
     atomic_write_bytes(cache.root / _MARK, said, cache.root)
     for key in keys:
         path = cache.entry_path(kind, key)
-        # A file that is open in a reader cannot be removed on Windows; the next eviction tries again.
+        # Windows cannot remove a file that a reader has open; the next eviction tries again.
         size = freed_by(path, cache.root)
         if remove_file(path, cache.root):
             freed += size

@@ -60,7 +60,7 @@ def import_libraries() -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditConfig(Config):
-    """How many clips and noise levels an audit measures."""
+    """The number of clips and noise levels that an audit measures."""
 
     clips: int = setting(
         1, "Number of cached clips to measure. Raise it for a steadier ranking, which takes longer.", low=1, high=100

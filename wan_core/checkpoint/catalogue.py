@@ -1,4 +1,4 @@
-"""Recognises a published model by its file name: expert, resolution and version, which keys and shapes do not show."""
+"""Recognises a published model by its file name, where keys and shapes do not show expert, resolution or version."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ HIGH, LOW = "high_noise", "low_noise"
 _EXPERTS = ((HIGH, "high|hn"), (LOW, "low|ln"))
 _OTHER_MEANING = r"(?!_?(quality|res|def|detail|motion|speed|vram|contrast|step))"
 _ONE_MODEL = re.compile(r"(^|_|wan)v?2[._]?1(_|$)")
-"""Wan 2.1 has no experts, so a bare "low" or "high" in such a name is about something else: a learning rate, say"""
+"""names of Wan 2.1 files: it has no experts, so "low" or "high" in such a name means something else"""
 _NAMELESS = re.compile(
     r"(diffusion_pytorch_model|model|pytorch_model)(_\d+_of_\d+)?|transformer(_2)?|(high|low)_noise_model"
 )
 
 
 def file_words(path: Path) -> str:
-    """Returns the words of a file name, lower case, joined by underscores; with the folder names where it has none."""
+    """Returns "folder/file" in lower case, words joined by underscores; more folders if the file name is generic."""
     words = _spelled(path.stem if path.suffix in (".safetensors", ".gguf", ".sft") else path.name)
     if _NAMELESS.fullmatch(words) and path.parent.name:
         return f"{file_words(path.parent)}_{words}"
@@ -26,10 +26,10 @@ def file_words(path: Path) -> str:
 
 
 def expert_said(path: Path) -> str | None:
-    """Returns high_noise, low_noise, or None when the name says neither.
+    """Returns the expert that a file name states: high_noise, low_noise, or None.
 
-    In a diffusers pipeline `transformer` holds the high-noise expert and `transformer_2` the low-noise one; a folder
-    `transformer` alone says nothing.
+    In a diffusers pipeline, `transformer` next to `transformer_2` is the high-noise expert, and `transformer_2` the
+    low-noise one.
     """
     if path.name == "transformer_2":
         return LOW
@@ -62,9 +62,9 @@ def look_alikes(family: Family, structure: tuple[int, int, bool, bool]) -> tuple
 
 
 def guess(models: tuple[Model, ...], words: str, expert: str | None) -> Model:
-    """Returns the model whose own words are all in the file name, else the first.
+    """Returns the model whose words fit a file name best; the first of equals.
 
-    `words`: the file name in lower case; `expert`: high_noise, low_noise or None, from the name.
+    `words`: `file_words` of the file; `expert`: `expert_said` of the file.
     """
 
     def score(model: Model) -> int:
@@ -81,4 +81,4 @@ AMBIGUOUS_NAMES = tuple(
     if model.pair or len(look_alikes(family, model.structure)) > 1
     for name in names_of(model)
 )
-"""Names that another model's file could have too: a user may have to choose between them."""
+"""variant names that keys and shapes do not distinguish: a user may have to choose one"""

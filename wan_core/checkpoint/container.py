@@ -1,4 +1,4 @@
-"""Containers of a model: one file, a folder of diffusers or of the official repositories, shards, GGUF."""
+"""Containers of a model: a safetensors or GGUF file, or a folder as diffusers or the official repositories have it."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ _INSIDE = ("transformer", "transformer_2")
 
 
 def read_checkpoint(path: Path) -> CheckpointHeader:
-    """Returns the headers of the model at `path`, a .safetensors or .gguf file or a folder, without reading weights.
+    """Returns the header of the model at `path`, a .safetensors or .gguf file or a folder; reads no weights.
 
-    The patch embedding always has five sides; GGUF stores at most four. CheckpointError names the damage and a remedy.
+    The patch embedding has five dimensions in any container, although GGUF stores at most four. CheckpointError names
+    the damage and a remedy.
     """
     header = _read(path)
     return replace(header, tensors={**header.tensors, **_unflattened(header.tensors)})
 
 
 def _unflattened(tensors: Mapping[str, TensorInfo]) -> dict[str, TensorInfo]:
-    """Returns (dim, channels, 1, 2, 2) for each patch embedding that a file stores with fewer sides."""
+    """Returns the patch embeddings that are stored with fewer than five dimensions, as (dim, channels, 1, 2, 2)."""
     found: dict[str, TensorInfo] = {}
     for name, info in tensors.items():
         bias = tensors.get(f"{name.removesuffix('weight')}bias") if name.endswith(_PATCHES) else None
@@ -77,7 +78,7 @@ def checkpoint_files(path: Path) -> tuple[Path, ...]:
 
 
 def checkpoint_digest(path: Path) -> str:
-    """Returns `sampled_digest` of a file, or a digest over the weight files of a folder. File names do not count."""
+    """Returns `sampled_digest` of a file, or a digest over the weight files of a folder and their names."""
     files = checkpoint_files(path)
     if files == (path,):
         return sampled_digest(path)
@@ -132,7 +133,7 @@ def _read_shards(folder: Path, places: dict[str, str], index: str) -> Checkpoint
 
 
 def _weight_map(index: Path) -> dict[str, str]:
-    """Returns tensor -> file name from the index; names that lead out of the folder are refused."""
+    """Returns tensor -> file name from the index; CheckpointError for a name that is a path out of the folder."""
     try:
         data: Any = read_json(index, limit_bytes=_INDEX_BYTES)
         places = cast("dict[str, str]", data["weight_map"])

@@ -3,8 +3,8 @@
 nvfp4: two 4-bit floats (E2M1) per byte, one float8 scale per 16 values, one float32 scale per tensor. mxfp8: float8
 (E4M3) values, one power of two per 32 values, stored as its exponent byte (E8M0).
 
-ComfyUI stores block scales in the layout of cuBLAS ("1D Block Scaling Factors Layout"): tiles of 128 rows by 4 blocks
-with rows in the order 0, 32, 64, 96, 1, 33 ... They become a plain matrix once, when a file is read.
+ComfyUI stores block scales in the layout of cuBLAS ("1D Block Scaling Factors Layout"): tiles of 128 rows by 4 blocks,
+with rows in the order 0, 32, 64, 96, 1, 33 ... Reading a file converts them to a plain matrix.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MOST_TEMPORARY_BYTES = 1 << 27
 _TEMPORARY_BYTES = {"": 0, NVFP4: 4, MXFP8: 1, **dict.fromkeys(INTEGERS, 8), **dict.fromkeys(BLOCKS, 4), "Q8_0": 1}
 """bytes of temporaries per value, by layout"""
 APART = ("Q4_K", "Q5_K")
-"""layouts that a compiler does not dequantize together: a kernel for each, and one that copies them"""
+"""layouts that torch.compile does not fuse for several weights: it would write one kernel for each, and a copy"""
 _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 _TILE_ROWS, _TILE_BLOCKS, _ROWS_APART = 128, 4, 32
 _MANTISSA_BITS = 23
@@ -60,10 +60,10 @@ def dequantise(
 ) -> Tensor:
     """Returns `weight` in `dtype`: (out, in) of any float dtype or int8, or (out, items) of a `layout`.
 
-    `layout`: NVFP4, MXFP8, a key of `INTEGERS`, or one of `BLOCKS`, whose bytes contain their scales. `scale`: None,
-    one value, one per row (out,) or (out, 1), or one per block (out, blocks) or (out, blocks, 1); float, for MXFP8
-    uint8. `whole_scale`: a factor of the complete tensor, multiplied into each scale first, as in ComfyUI; for codes of
-    `INTEGERS` their levels (16,).
+    `layout`: NVFP4, MXFP8, a key of `INTEGERS`, or a key of `BLOCKS`, whose bytes contain their scales. `scale`: None,
+    one value, one per row (out,) or (out, 1), or one per block (out, blocks) or (out, blocks, 1); float, but uint8 for
+    MXFP8. `whole_scale`: a factor of the complete tensor, which is first multiplied into each scale, as in ComfyUI; for
+    codes of `INTEGERS`, their levels (16,).
     """
     if scale is None and not layout:
         return weight.to(dtype)
@@ -71,7 +71,7 @@ def dequantise(
         return FUSED(*fused_inputs(weight, scale, dtype, whole_scale, layout)).view(len(weight), -1)
     shape = (*weight.shape[:-1], row_values(weight.shape[-1], layout)) if layout else weight.shape
     found = torch.empty(shape, dtype=dtype, device=weight.device)
-    # Pieces bound the float32 temporaries: a CPU keeps 2**20 values in its cache, a GPU spends at most 128 MiB.
+    # Pieces limit the float32 temporaries: 2**20 values on a CPU (they fit its cache), 128 MiB on a GPU.
     on_cpu = weight.device.type == "cpu"
     at_once = (
         _CPU_VALUES
@@ -91,8 +91,10 @@ def dequantise(
 def dequantise_together(
     weights: Sequence[Tensor], scales: Sequence[Tensor | None], dtype: torch.dtype, layout: str
 ) -> tuple[Tensor, ...] | None:
-    """Returns what `dequantise` makes of two or three weights of one shape, dtype and layout, by one kernel and in one
-    memory; None where that is not fused."""
+    """Dequantizes two or three weights of equal shape, dtype and layout in one kernel; None if no kernel is fused.
+
+    The results are views of one tensor.
+    """
     if not SEVERAL.on(weights[0], fused_kind(weights[0], layout)):
         return None
     return SEVERAL(*several_inputs(weights, scales, dtype, layout)).view(len(weights), len(weights[0]), -1).unbind()
@@ -101,7 +103,7 @@ def dequantise_together(
 def several_inputs(
     weights: Sequence[Tensor], scales: Sequence[Tensor | None], dtype: torch.dtype, layout: str
 ) -> tuple[object, ...]:
-    """Returns what `SEVERAL` takes for two or three weights."""
+    """Returns the arguments of `SEVERAL` for two or three weights."""
     each = [fused_inputs(*pair, dtype, None, layout) for pair in zip(weights, scales, strict=True)]
     missing = (None,) * (3 - len(each))
     return *(one[0] for one in each), *missing, *(one[1] for one in each), *missing, *each[0][3:]
@@ -110,7 +112,7 @@ def several_inputs(
 def _dequantise_into(
     out: Tensor, weight: Tensor, scale: Tensor | None, whole_scale: Tensor | None, layout: str
 ) -> None:
-    """Dequantizes some rows, with their scales or one for all, into `out` (rows, values)."""
+    """Dequantizes some rows into `out` (rows, values); `scale` has one value, or those of these rows."""
     if layout in BLOCKS:
         values, scale, offset = block_parts(weight, layout)
     else:
@@ -122,15 +124,14 @@ def _dequantise_into(
         elif layout == NVFP4:
             values = _e2m1(weight)
         elif weight.dtype.itemsize == 1 and weight.is_floating_point():
-            values = out.copy_(weight)  # float8 is no operand of mul; any 16-bit dtype holds it exactly
+            values = out.copy_(weight)  # torch.mul takes no float8; a copy in any wider dtype is exact
         else:
             values = weight
         values = values.view(len(weight), 1 if scale is None else scale.shape[1], -1)
     out = out.view(values.shape)
     if scale is None:
         out.copy_(values)
-    # Mixed dtypes need no cast here: a GPU kernel promotes narrow values and float32 scales itself.
-    elif offset is None:
+    elif offset is None:  # the kernel promotes mixed dtypes itself
         torch.mul(values, scale, out=out)
     elif out.device.type == "cpu":  # addcmul on a CPU rounds once, ggml rounds twice
         out.copy_(torch.mul(values, scale).add_(offset))
@@ -139,7 +140,7 @@ def _dequantise_into(
 
 
 def _scale(rows: int, scale: Tensor | None, whole_scale: Tensor | None, layout: str) -> Tensor | None:
-    """Returns the factors (rows or 1, groups, 1) of a row's groups, float32."""
+    """Returns the scales of the groups of each row, (rows, groups, 1) float32, or (1, 1, 1) for one scale."""
     if scale is None:
         return None
     scale = scale_values(scale, layout)
@@ -149,14 +150,15 @@ def _scale(rows: int, scale: Tensor | None, whole_scale: Tensor | None, layout: 
 
 
 def fused_kind(weight: Tensor, layout: str) -> str:
-    """Returns the kind by which the fused form of `dequantise` is tried for such weights."""
+    """Returns the name under which `Fused` tries its kernel for such weights."""
     return layout or str(weight.dtype)
 
 
 def fused_inputs(
     weight: Tensor, scale: Tensor | None, dtype: torch.dtype, whole_scale: Tensor | None, layout: str
 ) -> tuple[object, ...]:
-    """Returns what `FUSED` takes: 8-bit floats as bytes, since triton knows them only on newer cards."""
+    """Returns the arguments of `FUSED`. 8-bit floats are passed as bytes, since triton supports them on newer cards
+    only."""
     of_scale = weight.dtype if scale is None else scale.dtype
     return _bytes(weight), None if scale is None else _bytes(scale), whole_scale, dtype, layout, weight.dtype, of_scale
 
@@ -174,9 +176,9 @@ def _in_one_pass(
     of_weight: torch.dtype,
     of_scale: torch.dtype,
 ) -> Tensor:
-    """Does what `dequantise` does, without pieces; weight and scale as `fused_inputs` gives them.
+    """Computes `dequantise` without pieces, on the arguments of `fused_inputs`; returns (rows, groups, values).
 
-    It returns the values by groups: the compiler would copy them for a view of another shape.
+    The shape stays grouped, because the compiler would copy the values for another view.
     """
     offset = None
     if layout in BLOCKS:
@@ -199,25 +201,25 @@ def _several_in_one_pass(
     of_third: Tensor | None,
     *kind: Any,
 ) -> Tensor:
-    """Does for two or three weights of one shape what `_in_one_pass` does; the values of each follow each other."""
+    """Computes `_in_one_pass` for two or three weights of equal shape, and concatenates the results along the rows."""
     given = [(first, of_first), (second, of_second), (third, of_third)]
     return torch.cat([_in_one_pass(one, scale, None, *kind) for one, scale in given if one is not None])
 
 
 def _floats(stored: Tensor, dtype: torch.dtype) -> Tensor:
-    """Returns 8-bit floats, stored as bytes, in float32, exact; any other tensor as it is."""
+    """Converts 8-bit floats of `dtype`, stored as bytes, exactly to float32; returns other tensors unchanged."""
     if dtype not in (torch.float8_e4m3fn, torch.float8_e5m2) or stored.dtype != torch.uint8:
         return stored
     wide = stored.to(torch.int16)
     if dtype == torch.float8_e5m2:  # the upper half of a float16
         return (wide << 8).view(torch.float16).to(torch.float32)
-    # A float16 has one more bit of exponent, which begins eight powers of two lower.
+    # float16 has one more exponent bit, and an exponent bias that is larger by 8.
     found = ((wide & 128) << 8 | (wide & 127) << 7).view(torch.float16).to(torch.float32) * 256
     return torch.where((wide & 127) == 127, torch.nan, found)
 
 
 def _e2m1_values(stored: Tensor) -> Tensor:
-    """Does what `_e2m1` does without a table."""
+    """Computes `_e2m1` without a table, in float32."""
     codes = torch.stack([stored >> 4, stored & 15], dim=-1).flatten(1).to(torch.int32)
     size = codes & 7
     found = torch.where(size < 4, size * 0.5, torch.where(size < 6, size - 2, size * 2 - 8).to(torch.float32))
@@ -232,7 +234,7 @@ FUSED = Fused(
         (len(weight), row_values(weight.shape[1], layout)), dtype=dtype
     ),
 )
-"""`dequantise` of one weight in one kernel; not of rotated integers, whose rotation is a matrix product"""
+"""`dequantise` of one weight in one kernel; not for rotated integers, whose rotation is a matrix product"""
 
 SEVERAL = Fused(
     "dequantise_several(Tensor first, Tensor second, Tensor? third, Tensor? of_first, Tensor? of_second,"
@@ -245,7 +247,7 @@ SEVERAL = Fused(
 
 
 def _integers_in_one_pass(packed: Tensor, levels: Tensor | None, layout: str) -> Tensor:
-    """Returns the integers (out, in) float32 of rows of half bytes or codes (out, bytes) uint8, not rotated back."""
+    """Returns integers (out, in) float32 of 4-bit values or codes (out, bytes) uint8, not rotated back."""
     known = INTEGERS[layout]
     rows, width = len(packed), known.row_values(packed.shape[1])
     if known.bits == 6:
@@ -270,7 +272,7 @@ INTEGERS_OF = Fused(
         (len(packed), row_values(packed.shape[1], layout)), dtype=torch.float32
     ),
 )
-"""`unpack_integers` of half bytes and codes before the rotation"""
+"""`unpack_integers` of 4-bit values and codes in one kernel, without the rotation"""
 
 
 def _e2m1(stored: Tensor) -> Tensor:
@@ -295,7 +297,7 @@ def unpacking_bytes(values: int, dtype: torch.dtype, layout: str = "") -> int:
 
 
 def scale_fits(weight: tuple[int, ...], scale: tuple[int, ...]) -> bool:
-    """Returns whether a scale of that shape can belong to the weight."""
+    """Returns whether a scale of that shape can belong to a weight of that shape."""
     count = torch.Size(scale).numel()
     if count == 1:
         return True

@@ -1,7 +1,7 @@
-"""Model files without values: a safetensors header alone, whose weights are drawn at random where they are loaded.
+"""Model files without weights: a safetensors header alone; loading draws random weights on the device.
 
-Measurements need the speed and the memory of a model and not what it knows, so none of its 28 GB is downloaded,
-written or read. No user's file is one: `wan_core.measure` writes them, and their suffix is in no list of models.
+Measuring speed and memory does not need trained weights, so 28 GB need not be downloaded, written or read. Only
+`wan_core.measure` writes such files, and no menu of models lists their suffix.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from ..files import atomic_write_bytes
 from .header import DRAWN, framed_header
 
 _SPREAD = 0.1
-"""standard deviation of biases and of the weights of norms"""
+"""standard deviation of biases and norm weights"""
 
 
 def write_drawn(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> Path:
-    """Writes the header of a bf16 model with weights of these names and shapes; returns its path, with the suffix."""
+    """Writes the header of a bf16 model with weights of these names and shapes; returns the file, `path` with DRAWN."""
     header: dict[str, Any] = {}
     offset = 0
     for name, shape in shapes.items():
@@ -37,9 +37,9 @@ def write_drawn(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> Path:
 
 
 def draw(name: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Returns the weight `name` on `device`: the same values each time on one kind of device, in no second copy.
+    """Returns the weight `name`, drawn on `device` with a seed from its name.
 
-    Matrices keep the variance of their input, weights of norms are near 1.
+    Matrices keep the variance of their input; norm weights are near 1.
     """
     generator = torch.Generator(device).manual_seed(zlib.crc32(name.encode()))
     spread = math.prod(shape[1:]) ** -0.5 if len(shape) > 1 else _SPREAD

@@ -1,4 +1,4 @@
-"""Names files that are not Wan diffusion models, or that use an unsupported quantization, by their tensor names."""
+"""Identifies files that are not Wan diffusion models, and unsupported quantizations, by tensor names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..errors import CheckpointError
 _ANOTHER = "Choose a Wan 2.1 or 2.2 diffusion model."
 _VAE = "It belongs into models/vae and the Load VAE node."
 _TEXT = "It belongs into models/text_encoders and Load CLIP"
-# First match wins: wrappers and adapters of a model come before the models themselves.
+# The first match wins: adapters come before the models that they belong to.
 _KINDS = (
     (r"lora_(A|B|up|down)\b|^lora_(unet|te)|\.lokr_|\.hada_|\.oft_", "a LoRA", "It belongs into models/loras."),
     (
@@ -52,7 +52,7 @@ _QUANTIZERS = {
     ".pre_quant_scale": "nvfp4 + pre_quant_scale",
     ".weight_scale_inv": "fp8 + weight_scale_inv",
 }
-"""suffix of a tensor next to, or instead of, a weight -> the name of its quantizer"""
+"""suffix of a tensor next to a weight, or in its place -> the quantizer that writes it"""
 
 
 def refuse_quantizers(file_name: str, names: Iterable[str]) -> None:

@@ -1,8 +1,8 @@
-"""GGUF blocks: 32 or 256 values of a row with their scales, as ggml stores them, and their dequantization.
+"""GGUF blocks (32 or 256 values of a row with their scales, as ggml stores them) and their dequantization.
 
-Layouts: the GGUF specification and ggml-common.h; half-precision scales, bits from low to high. A value is `integer *
-scale + offset` in float32, in ggml's order of operations: bit-equal to the package gguf on a CPU; a GPU may fuse
-product and sum into one rounding.
+Layouts: the GGUF specification and ggml-common.h; scales are float16, bits are numbered from low to high. A value is
+`integer * scale + offset` in float32, in ggml's order of operations. On a CPU it has the same bits as with the package
+gguf; a GPU may round product and sum only once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Parts(NamedTuple):
     """A dequantized tensor in parts: values * scale + offset."""
 
     values: Tensor
-    """(rows, groups, n) of uint8, int8, or a float dtype that holds each value exactly"""
+    """(rows, groups, n) uint8, int8, or a float dtype that represents each value exactly"""
     scale: Tensor
     """(rows, groups, 1) float32, or a shape that broadcasts to it"""
     offset: Tensor | None = None
@@ -28,22 +28,24 @@ class Parts(NamedTuple):
 @dataclass(frozen=True)
 class BlockLayout:
     values: int
-    """values per block, neighbours in a row"""
+    """consecutive values of a row in a block"""
+
     size_bytes: int
     scales: tuple[int, ...]
-    """byte offsets of the half-precision numbers: the scale, then the offset or its scale"""
+    """byte offsets of the float16 numbers: the scale, then the offset or the offset's scale"""
+
     parts: Callable[[Tensor], Parts]
-    """(blocks, size_bytes) uint8 -> the parts, one row per block"""
+    """(blocks, size_bytes) uint8 -> parts, with a row per block"""
 
 
 def block_parts(stored: Tensor, kind: str) -> Parts:
-    """Splits rows of complete blocks, (rows, bytes) uint8, into parts; `kind` is a key of `BLOCKS`."""
+    """Returns the parts of rows of complete blocks, (rows, bytes) uint8; `kind` is a key of `BLOCKS`."""
     layout = BLOCKS[kind]
     return layout.parts(stored.reshape(-1, layout.size_bytes))
 
 
 def block_scales(stored: Tensor, kind: str) -> Tensor:
-    """Returns the half-precision scales (scales, blocks, 1) of all blocks; finite scales mean finite values."""
+    """Returns the float16 scales (scales, blocks, 1) of all blocks; values are finite if the scales are."""
     layout = BLOCKS[kind]
     blocks = stored.reshape(-1, layout.size_bytes)
     return torch.stack([blocks[:, at : at + 2].contiguous().view(torch.float16) for at in layout.scales])
@@ -51,7 +53,7 @@ def block_scales(stored: Tensor, kind: str) -> Tensor:
 
 def table(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Returns a small constant tensor, built once per device."""
-    if torch.compiler.is_compiling():  # written into the code
+    if torch.compiler.is_compiling():  # becomes a constant of the compiled code
         return torch.tensor(values, dtype=dtype, device=device)
     kept = _tables.get((values, dtype, device))
     if kept is None:
@@ -66,21 +68,21 @@ _tables: dict[tuple[tuple[float, ...], torch.dtype, torch.device], Tensor] = {}
 
 
 def _half(block: Tensor, at: int) -> Tensor:
-    """Reads the half-precision number at byte `at` of each block: (blocks, 1, 1) float32."""
+    """Returns the float16 number at byte `at` of each block, (blocks, 1, 1) float32."""
     return _halves(block, at, 1).to(torch.float32).unsqueeze(2)
 
 
 def _halves(block: Tensor, at: int, count: int) -> Tensor:
-    """Reads the half-precision numbers from byte `at` of each block: (blocks, count)."""
+    """Returns the float16 numbers from byte `at` of each block, (blocks, count)."""
     if not torch.compiler.is_compiling():
         return block[:, at : at + 2 * count].view(torch.float16)
-    # The compiler fuses a view of another dtype only where the size of an element stays.
+    # The compiler fuses a view as another dtype only if the element size is the same.
     low, high = block[:, at : at + 2 * count].unflatten(1, (count, 2)).to(torch.int16).unbind(2)
     return (low | (high << 8)).view(torch.float16)
 
 
 def _bits(stored: Tensor, width: int, dim: int) -> Tensor:
-    """Splits bytes into numbers of `width` bits, lowest first, along a new dimension `dim`."""
+    """Returns the numbers of `width` bits in each byte, lowest first, along a new dimension `dim`."""
     shifts = table(tuple(range(0, 8, width)), torch.uint8, stored.device)
     shape = [1] * (stored.ndim + 1)
     shape[dim] = len(shifts)
@@ -88,7 +90,7 @@ def _bits(stored: Tensor, width: int, dim: int) -> Tensor:
 
 
 def _less(values: Tensor, middle: int) -> Tensor:
-    """Subtracts from uint8 values below 128: int8."""
+    """Returns `values - middle` as int8; `values`: uint8 below 128."""
     return values.view(torch.int8) - middle
 
 
@@ -153,10 +155,12 @@ def _q6_k(block: Tensor) -> Parts:
 
 
 def _scales_of_eight(block: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns scale and offset (blocks, 8, 1) of each 32 values: 6-bit numbers in twelve bytes, times two halves.
+    """Returns scale and offset (blocks, 8, 1) of the eight groups of 32 values: 6-bit numbers times two float16
+    numbers.
 
-    The first four of each are the lower 6 bits of a byte; the others take four bits of a shared byte and the upper two
-    of those.
+    Twelve bytes contain eight numbers for the scales and eight for the offsets. The first four of each eight are the
+    lower 6 bits of a byte. The last four have their lower 4 bits in a shared byte, and their upper 2 bits in the upper
+    bits of the first four.
     """
     both, shared = block[:, 4:12].unflatten(1, (2, 4)), block[:, 12:16]
     numbers = torch.cat([both & 63, _bits(shared, 4, 1) | (both >> 2 & 48)], dim=2)  # (blocks, 2, 8)

@@ -1,8 +1,8 @@
 """GGUF files: their header, and their tensors dequantized by the optional package `gguf`.
 
-Layout: the GGUF specification, versions 2 and 3. Wan files follow city96's converter: original names, shapes that GGUF
-cannot hold in `comfy.gguf.orig_shape.<name>`, small and one-dimensional tensors in float32. The package's own reader is
-not used: it maps the file and makes an array of every number of the metadata.
+Layout: the GGUF specification, versions 2 and 3. Wan files follow city96's converter: original names; shapes that GGUF
+cannot store are in `comfy.gguf.orig_shape.<name>`; small and one-dimensional tensors are float32. The package's own
+reader maps the file and creates an array for every number of the metadata, so it is not used.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _VERSIONS = (2, 3)
 _MOST_ENTRIES = 100_000
 _MOST_METADATA_BYTES = 64 << 20
 _MOST_TEXTS = 1 << 20
-"""four times the tokens of a text encoder"""
+"""strings in the metadata: four times the vocabulary of a text encoder"""
 _MOST_SIDES = 8
-"""the format has 4"""
+"""dimensions of a tensor; the format allows 4"""
 # Types of metadata values (gguf_metadata_value_type): struct codes, sizes, and the integer types.
 _STRING, _ARRAY = 8, 9
 _VALUE_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
@@ -45,8 +45,9 @@ class GgufTensor:
 
     kind: Any
     """the package's GGMLQuantizationType"""
+
     shape: tuple[int, ...]
-    """in torch's order, as before the conversion to GGUF"""
+    """original shape, in torch's order"""
     size_bytes: int
     row_bytes: int
     """bytes of a row; rows are quantized independently"""
@@ -55,8 +56,7 @@ class GgufTensor:
 
 
 def read_gguf_header(path: Path) -> CheckpointHeader:
-    """Returns names, types and shapes of a GGUF file. DependencyError without the package, CheckpointError for a bad
-    file."""
+    """Returns the header of a GGUF file; DependencyError without the package, CheckpointError for a damaged file."""
     tensors = {n: TensorInfo(t.kind.name, t.shape, t.size_bytes, t.begin) for n, t in _tensors_of(path).items()}
     return CheckpointHeader(path, tensors, {}, os.stat(path).st_size, container="gguf")
 
@@ -65,7 +65,7 @@ class GgufFile:
     """An open GGUF file. For one thread at a time."""
 
     def __init__(self, path: Path, together: ReadTogether | None = None) -> None:
-        """`together`: as in `FileBytes`."""
+        """`together`: see `FileBytes`."""
         self.tensors = _tensors_of(path)
         self.data = FileBytes(path, together)
 
@@ -77,7 +77,7 @@ class GgufFile:
         return found
 
     def values(self, name: str, values_at_once: int) -> Iterator[Tensor]:
-        """Yields flat float32 pieces of about `values_at_once` values; a piece is valid until the next."""
+        """Yields the dequantized values in flat float32 pieces of about `values_at_once`."""
         from gguf.quants import dequantize
 
         tensor = self.tensors[name]
@@ -94,7 +94,7 @@ class GgufFile:
 
 
 def _tensors_of(path: Path) -> dict[str, GgufTensor]:
-    """Returns the tensors of a file by name; refuses other formats and implausible counts before reading on."""
+    """Returns the tensors of a file by name; CheckpointError for another format or an implausible header."""
     try:
         with open_regular(path) as file:
             start = file.read(24)
@@ -117,7 +117,7 @@ def _kinds(path: Path) -> dict[int, tuple[Any, int, int]]:
     """Returns (package name, values per block, bytes per block) by type number."""
     try:
         from gguf import GGML_QUANT_SIZES
-    except Exception as error:  # a broken numpy or gguf package fails in many ways; all mean the same to a user
+    except Exception as error:  # a broken gguf or numpy package can raise anything
         raise DependencyError(
             "{name}: GGUF files need the gguf package ({kind}: {error}). Run: {command}",
             name=path.name,
@@ -129,7 +129,7 @@ def _kinds(path: Path) -> dict[int, tuple[Any, int, int]]:
 
 
 class _Header:
-    """The header of a file, from its counts on. ValueError, KeyError or struct.error for an invalid one."""
+    """Parses the header of a file after its counts. Raises ValueError, KeyError or struct.error for an invalid one."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -159,7 +159,7 @@ class _Header:
         return found
 
     def _placed(self, kinds: dict[int, tuple[Any, int, int]]) -> tuple[str, tuple[Any, int, int], tuple[int, ...], int]:
-        """Returns one tensor: name, type, sides (row length first), offset in the data."""
+        """Parses one tensor: name, type, shape (row length first), offset in the data."""
         name = self._text()
         (count,) = self._read("<I")
         if count > _MOST_SIDES:
@@ -169,7 +169,7 @@ class _Header:
         return name, kinds[number], sides, offset
 
     def _entry(self) -> tuple[str, tuple[int, ...]]:
-        """Returns the key of an entry, and its integers where the key is used here; skips all other values."""
+        """Parses a metadata entry: returns its key, and its integers if this module needs them; skips other values."""
         key = self._text()
         (kind,), count = self._read("<I"), 1
         if kind == _ARRAY:

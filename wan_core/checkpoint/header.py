@@ -22,12 +22,12 @@ DRAWN = ".drawn"
 """suffix of a header without values (drawn.py)"""
 _LENGTH = struct.Struct("<Q")
 _HEADER_LIMIT = 32 << 20
-"""bytes; the largest known headers have 1 MiB, most of it metadata"""
+"""bytes of a header; the largest known ones have 1 MiB, mostly metadata"""
 _MOST_TENSORS = 100_000
 _MOST_SIGNS = 1_500_000
 _MAX_DIMENSIONS = 32
 _LONGEST_NAME = 500
-"""the longest known names have about 100 characters"""
+"""characters of a tensor name; known ones have at most about 100"""
 _NOT_SAFETENSORS = (
     (b"PK\x03\x04", "a pickled PyTorch file (.pt/.pth/.ckpt), which can run code when opened"),
     (b"\x80", "a pickle, which can run code when opened"),
@@ -39,9 +39,10 @@ _NOT_SAFETENSORS = (
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """One tensor of a header: safetensors dtype name, shape, bytes."""
+    """One tensor of a header."""
 
     dtype: str
+    """name in safetensors"""
     shape: tuple[int, ...]
     size_bytes: int
     begin: int = 0
@@ -50,7 +51,7 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class CheckpointHeader:
-    """All tensors of a file or a folder of files, by the names used there, and the text metadata."""
+    """All tensors of a file, or of a folder of files, by their names there, and the text metadata."""
 
     path: Path
     tensors: Mapping[str, TensorInfo]
@@ -59,7 +60,7 @@ class CheckpointHeader:
     container: str = "safetensors"
     """safetensors, folder, sharded folder, gguf"""
     files: Mapping[str, Path] = field(default_factory=dict[str, Path])
-    """tensor -> its file, where it is not `path`"""
+    """tensor -> its file, unless that is `path`"""
 
     def __post_init__(self) -> None:
         for name in self.tensors:
@@ -74,7 +75,7 @@ class CheckpointHeader:
 
 
 def read_header(path: Path) -> CheckpointHeader:
-    """Returns the checked header of a file; CheckpointError says what the file is instead, and what to do."""
+    """Returns the checked header of a file; CheckpointError says what another file is, and what to do."""
     try:
         with open_regular(path) as file:
             return header_of(file, path)
@@ -111,7 +112,7 @@ def header_of(file: BinaryIO, path: Path) -> CheckpointHeader:
 
 @dataclass(frozen=True)
 class TensorPlace:
-    """One tensor as a header states it; `begin` and `end` are offsets in the data section."""
+    """One tensor in a header; `begin` and `end` are offsets in the data section."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -121,7 +122,7 @@ class TensorPlace:
 
 @dataclass(frozen=True)
 class StatedHeader:
-    """A parsed header; its tensors tile `data_bytes` bytes without holes or overlaps."""
+    """A parsed header; its tensors fill `data_bytes` bytes without holes or overlaps."""
 
     tensors: Mapping[str, TensorPlace]
     metadata: Mapping[str, str]
@@ -129,7 +130,7 @@ class StatedHeader:
 
 
 def header_end(start: bytes | bytearray) -> int:
-    """Returns where the header ends and the data begins, by the first 8 bytes; 8 for a shorter file."""
+    """Returns the offset of the data, from the first 8 bytes of a file; 8 for a shorter file."""
     return _LENGTH.size + (_LENGTH.unpack_from(start)[0] if len(start) >= _LENGTH.size else 0)
 
 
@@ -141,7 +142,7 @@ def framed_header(text: bytes) -> bytes:
 
 def parse_header(raw: bytes) -> StatedHeader:
     """Parses the JSON of a safetensors header, of cache entries too; ValueError for an invalid one."""
-    # Counted before parsing: json.loads holds the GIL while it creates a value per bracket and comma.
+    # Limited before parsing, because json.loads holds the GIL while it creates a value for each of these.
     if sum(map(raw.count, (b"{", b"[", b","))) > _MOST_SIGNS:
         raise ValueError("more of everything than any model has")
     try:
@@ -186,7 +187,7 @@ def _whole_numbers(value: object) -> list[int]:
 
 
 def _end_of_data(places: Iterable[tuple[int, int]]) -> int:
-    """Returns the end of the last tensor; ValueError unless the tensors tile the data."""
+    """Returns the end of the last tensor; ValueError if tensors overlap or leave a hole."""
     end = 0
     for begin, until in sorted(places):
         if begin != end or until < begin:

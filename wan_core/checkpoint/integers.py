@@ -1,13 +1,13 @@
 """ComfyUI's integer weights with rotated rows ("convrot"), and their dequantization.
 
-A row is cut into groups of 4, 16, 64, 256 or 1024 values, each multiplied by a Hadamard-like matrix of ones and minus
-ones over the square root of the group size. The matrix is symmetric and its own inverse, so rotating activations the
-same way leaves the product of both unchanged. A scale belongs to a complete row, so integers are rotated back before
-they are scaled: their sums are exact in float32 in any order, also in TF32 and with bfloat16 factors, and all devices
-and all pieces of a weight give the same bits.
+A row is cut into groups of 4, 16, 64, 256 or 1024 values. Each group is multiplied by a Hadamard-like matrix: ones and
+minus ones, divided by the square root of the group size. The matrix is symmetric and its own inverse, so a product with
+activations that are rotated the same way is unchanged. One scale belongs to a complete row, so dequantization rotates
+the integers back before it scales them. The sums of integers are exact in float32, in any order, also in TF32 and with
+bfloat16 factors, so all devices give the same bits.
 
-asym_w4a8_int8: a row holds codes of 4 or 6 bits, a float8 scale per sixteen codes, and a weight has a table of sixteen
-levels: level times scale, rounded, is the integer. Here the scales follow the codes of a row.
+asym_w4a8_int8: a row has codes of 4 or 6 bits, and a float8 scale per sixteen codes; a weight has a table of sixteen
+levels. The integer is the code's level times the scale, rounded. In memory, the scales follow the codes of a row.
 """
 
 from __future__ import annotations
@@ -25,31 +25,33 @@ SCALED_TOGETHER = 16
 GROUPS = (4, 16, 64, 256, 1024)
 """group sizes: powers of 4, up to the largest that divides the width of a Wan model"""
 _FOUR = ((1, 1, 1, -1), (1, 1, -1, 1), (1, -1, 1, 1), (-1, 1, 1, 1))
-"""twice the smallest matrix; larger ones are its Kronecker powers"""
+"""the smallest matrix times two; larger ones are its Kronecker powers"""
 
 
 @dataclass(frozen=True)
 class IntegerLayout:
-    """One way to store a row of integers."""
+    """The storage format of a row of integers."""
 
     bits: int
-    """8, or 4 with two values per byte, lower half first; codes also have 6, see `six_bits`"""
+    """bits per value: 8; 4, two values per byte, lower half first; for codes also 6 (`six_bits`)"""
+
     group: int
     """values per rotation group"""
+
     coded: bool = False
-    """whether the values are codes, followed by their scales"""
+    """True for codes (asym_w4a8_int8), which their scales follow"""
 
     def row_bytes(self, values: int) -> int:
-        """Returns the bytes of a row of `values`."""
+        """Returns the bytes of a row of `values` values."""
         return values * self.bits // 8 + (values // SCALED_TOGETHER if self.coded else 0)
 
     def row_values(self, size: int) -> int:
-        """Returns the values in a row of `size` bytes."""
+        """Returns the number of values in a row of `size` bytes."""
         return size * SCALED_TOGETHER // self.row_bytes(SCALED_TOGETHER)
 
 
 def integer_layout(bits: int, group: int, *, coded: bool = False) -> str:
-    """Returns the name of a layout, whether `INTEGERS` has it or not."""
+    """Returns the name of a layout; `INTEGERS` need not have it."""
     return f"W{bits}A8_CONVROT_{group}" if coded else f"INT{bits}_CONVROT_{group}"
 
 
@@ -61,7 +63,8 @@ INTEGERS = {
 
 
 def unpack_integers(packed: Tensor, layout: str, levels: Tensor | None = None) -> Tensor:
-    """Rows (out, bytes) of int8, or of uint8 codes, as (out, in) float32: rotated back, not scaled; exact.
+    """Returns rows (out, bytes) of int8, or of uint8 codes, as exact integers (out, in) float32, rotated back,
+    unscaled.
 
     `levels` (16,) float32: the levels of 4-bit codes; None: evenly spaced, as for 6-bit codes.
     """
@@ -90,7 +93,8 @@ def _decoded(packed: Tensor, known: IntegerLayout, levels: Tensor | None) -> Ten
 
 
 def _by_pairs(packed: Tensor, table: Tensor) -> Tensor:
-    """(out, bytes) -> (out, 2 bytes) float32: `table` (16,) looked up by each half of a byte, lower half first."""
+    """(out, bytes) -> (out, 2 * bytes) float32: the entry of `table` (16,) for each half of a byte, lower half
+    first."""
     byte = torch.arange(256, device=packed.device)
     pairs = torch.stack([table[byte & 15], table[byte >> 4]], dim=1)
     return torch.nn.functional.embedding(packed.view(torch.uint8).to(torch.int32), pairs).view(packed.shape[0], -1)
@@ -105,7 +109,7 @@ def six_bits(packed: Tensor, width: int) -> Tensor:
 
 
 def rotated(values: Tensor, layout: str) -> Tensor:
-    """Rotates values (..., in) float32 into the basis of a rotated weight or back; other layouts pass unchanged."""
+    """Returns values (..., in) float32 rotated, which also rotates them back; unchanged for other layouts."""
     if layout not in INTEGERS:
         return values
     group = INTEGERS[layout].group
@@ -114,7 +118,7 @@ def rotated(values: Tensor, layout: str) -> Tensor:
 
 
 def value_to_a_byte(layout: str) -> bool:
-    """Returns whether each byte is one value, before rotation and scales."""
+    """Returns whether each stored byte is one value."""
     return not layout or (layout in INTEGERS and INTEGERS[layout].bits == 8)
 
 

@@ -1,6 +1,6 @@
-"""Names of weights: prefixes of files, and the map from diffusers' names to the original Wan names.
+"""Names of weights: prefixes in files, and the map between diffusers' names and the original Wan names.
 
-The engine uses original names only (`blocks.0.self_attn.q.weight`); files are translated when they are read.
+The engine uses original names (`blocks.0.self_attn.q.weight`); reading a file translates its names.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ PREFIXES = (
     "dit.",
     "model.",
 )
-"""Prefixes, longer ones first: full checkpoints, ComfyUI's module tree, PEFT, DDP, DiffSynth, distillation, community
-files."""
+"""prefixes of full checkpoints, ComfyUI's modules, PEFT, DDP, DiffSynth, distillation and community files, longest
+first"""
 
 _WRAPPED = re.compile(
     r"^((?:base_model\.|diffusion_model\.|generator\.|transformer(?:_2)?\.|module\.|model\.|pipe\.|net\.|dit\.)*)(.+)$"
@@ -33,9 +33,9 @@ _OF_TORCH = re.compile(r"(^|\.)(?:(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_
 _MARKS = ("head.modulation", "condition_embedder.time_proj.weight", "patch_embedding.weight")
 _DIFFUSERS_MARK = "condition_embedder.time_proj.weight"
 MARK_OF_SCALES = "scaled_fp8"
-"""a tensor that marks a quantized file; some writers leave it outside their prefix"""
+"""a tensor that marks a quantized file; some writers give it no prefix"""
 
-# Complete dotted components only: renaming substrings depends on order (norm2/norm3 swap, head.modulation).
+# Complete components only: replacing substrings would depend on the order (norm2 becomes norm3, and the reverse).
 _TOP = {
     "condition_embedder.text_embedder.linear_1": "text_embedding.0",
     "condition_embedder.text_embedder.linear_2": "text_embedding.2",
@@ -76,8 +76,8 @@ _FACE = "face_adapter.fuser_blocks."
 _FACED = re.compile(rf"^{re.escape(_FACE)}(\d{{1,3}})\.(.+)\Z", re.DOTALL)
 _IN_FACED = re.compile(r"^blocks\.(\d{1,4})\.face\.(.+)\Z", re.DOTALL)
 _FACE_SPACING = 5
-"""Animate's tokens attend to the face behind the first of five blocks. The attention is a part of that block here:
-`blocks.5.face.linear2` for `face_adapter.fuser_blocks.1.linear2`"""
+"""In Animate, every fifth block is followed by attention to the face. The engine has that attention in the block:
+`blocks.5.face.linear2` for `face_adapter.fuser_blocks.1.linear2`."""
 
 _LEAVES = (
     "weight|bias|scale_weight|scale_input|weight_scale|weight_scale_2|input_scale|comfy_quant"
@@ -88,7 +88,7 @@ _LEAF = re.compile(rf"^(.*?)(\.(?:{_LEAVES}))?\Z", re.DOTALL)
 
 
 def to_original(name: str) -> str:
-    """Returns the engine's name for a diffusers or original name; unknown names pass unchanged."""
+    """Returns the engine's name for a diffusers or original name; returns unknown names unchanged."""
     if name.startswith(_FACE):
         return _in_block(name)
     if match := _BLOCK.match(name):
@@ -100,19 +100,19 @@ def to_original(name: str) -> str:
 
 
 def _in_block(name: str) -> str:
-    """Returns the engine's name for an original one; only that of an attention to the face differs."""
+    """Returns the engine's name for an original one; the two differ in Animate's attention to the face."""
     match = _FACED.match(name)
     return f"blocks.{_FACE_SPACING * int(match[1])}.face.{match[2]}" if match else name
 
 
 def to_file(module: str) -> str:
-    """Returns the original name of a module or weight for the engine's: the way back of `to_original`."""
+    """Returns the original name of a module or weight of the engine; the inverse of `to_original`."""
     match = _IN_FACED.match(module)
     return f"{_FACE}{int(match[1]) // _FACE_SPACING}.{match[2]}" if match else module
 
 
 def unwrapped(name: str) -> str:
-    """Returns a name without the parts that torch's wrappers insert."""
+    """Returns a name without the parts that torch.compile, FSDP and checkpointing insert."""
     return _OF_TORCH.sub(r"\1", name)
 
 
@@ -125,10 +125,10 @@ def to_diffusers(module: str) -> str:
 
 
 def canonical_names(names: Iterable[str]) -> dict[str, str]:
-    """Returns file name -> original Wan name of each tensor: prefix stripped, diffusers names translated.
+    """Returns name in the file -> original Wan name of each tensor, without prefix.
 
-    Tensors outside the prefix (VAE and text encoder of a full checkpoint) are omitted. Without a Wan model, the most
-    frequent prefix is stripped, so that the refusal can name the file's content.
+    Tensors without the prefix (VAE and text encoder of a full checkpoint) are omitted. If there is no Wan model, the
+    most frequent prefix is removed, so that the refusal can say what the file is.
     """
     plain = {name: unwrapped(name) for name in names}
     prefix = _prefix(list(plain.values()))

@@ -21,10 +21,11 @@ _WHOLE_SCALE = ".weight_scale_2"
 _SCALES = (".scale_weight", ".weight_scale")
 _OF_CODES = {"scales": ".weight_s_rel", "row": ".weight_s_channel", "levels": ".weight_codebook"}
 _COMPANIONS = (".scale_input", ".input_scale", FORMAT_SUFFIX, _WHOLE_SCALE, *_SCALES, *_OF_CODES.values())
-"""tensors next to a quantized weight; input scales serve 8-bit matmuls, which training does not use"""
+"""suffixes of the tensors next to a quantized weight; input scales are for 8-bit matmuls of activations, not used
+here"""
 _EXPONENTS = "F8_E8M0"
 _SCALED = (NVFP4, MXFP8, INT8, *INTEGERS)
-"""layouts that are meaningless without a scale"""
+"""layouts that need a scale"""
 Weights = dict[str, StoredWeight]
 
 
@@ -38,7 +39,7 @@ class StoredWeights:
 
 
 def locate_weights(header: CheckpointHeader) -> StoredWeights:
-    """Returns all weights with their scales. CheckpointError for an unsupported quantization, by name."""
+    """Returns all weights with their scales; CheckpointError names an unsupported quantization."""
     names = {name: key for key, name in canonical_names(header.tensors).items()}
     refuse_quantizers(header.path.name, names)
     gguf = header.container == "gguf"
@@ -61,7 +62,7 @@ def locate_weights(header: CheckpointHeader) -> StoredWeights:
 
 
 def _find_nvfp4(header: CheckpointHeader, names: Mapping[str, str], weights: Weights) -> None:
-    """Marks packed bytes with a scale per tensor as NVFP4."""
+    """Sets the dtype of bytes with a scale per tensor to NVFP4."""
     for name, key in names.items():
         weight = weights.get(name.removesuffix(_WHOLE_SCALE) + ".weight")
         if name.endswith(_WHOLE_SCALE) and weight is not None and weight.dtype == "U8" and len(weight.shape) == 2:
@@ -74,7 +75,7 @@ def _find_nvfp4(header: CheckpointHeader, names: Mapping[str, str], weights: Wei
 def _take_as_said(
     header: CheckpointHeader, names: Mapping[str, str], weights: Weights, layer: str, said: StatedFormat
 ) -> None:
-    """Marks a weight as the layout its file states; CheckpointError where that cannot be right."""
+    """Sets the dtype of a weight to the layout that its file states; CheckpointError if they do not agree."""
     name = f"{layer}.weight"
     weight = weights.get(name)
     if said.name in EIGHT_BIT.values():
@@ -127,7 +128,7 @@ def _coded(
 def _rotated(
     header: CheckpointHeader, weight: StoredWeight, bits: int, group: int, *, coded: bool = False
 ) -> StoredWeight:
-    """Returns the weight marked as rotated, where its rows are complete groups."""
+    """Returns the weight with a rotated layout; CheckpointError unless its rows are complete groups."""
     if group not in GROUPS or weight.shape[1] % group:
         raise CheckpointError(
             f"{header.path.name}: rows of {weight.key[:80]} are said to be rotated in groups of {group}. Groups have "
@@ -170,9 +171,9 @@ def _belongs(dtype: str, shape: tuple[int, ...], weight: StoredWeight) -> bool:
     if weight.dtype == MXFP8:
         return dtype in (_EXPONENTS, "U8") and _fills_tiles(shape, weight, MXFP8_BLOCK)
     if weight.code_scale_key:
-        return False  # all of its scales are found already
+        return False  # it has all its scales already
     if weight.dtype in INTEGERS and prod(shape) not in (1, weight.shape[0]):
-        return False  # a rotation mixes the values of a row, so a scale per block of a row cannot apply
+        return False  # a rotation mixes the values of a row, so blocks of a row cannot have different scales
     return dtype in PLAIN and scale_fits(weight.shape, shape)
 
 
@@ -191,7 +192,7 @@ def _misfit(header: CheckpointHeader, key: str) -> CheckpointError:
 
 def _refuse_bare(header: CheckpointHeader, weights: Weights) -> None:
     for name, weight in weights.items():
-        # A name without a dot is a program's marker, not a weight.
+        # A tensor whose name has no dot is a marker of some program, not a weight.
         if weight.dtype in _SCALED and "." in name and not weight.gguf and not weight.scale_key:
             raise _bare(header, weight.key, weight.dtype)
 

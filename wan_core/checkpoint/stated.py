@@ -1,4 +1,4 @@
-"""Statements of a file about itself: each layer's quantization (ComfyUI's JSON, in metadata or in tensors), and its
+"""Metadata of a file: the stated quantization of each layer (ComfyUI's JSON, in metadata or tensors), and the stated
 model."""
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class StatedFormat:
     rotated: int | None
     """values per rotation group; None without rotation"""
     together: int
-    """codes per scale, for codes"""
+    """codes per scale; 0 for other formats"""
 
 
 def stated_formats(header: CheckpointHeader, names: Mapping[str, str]) -> dict[str, StatedFormat]:
-    """Returns the stated format of each layer by original Wan name. `names`: original name -> name in the file.
+    """Returns original layer name -> stated format; CheckpointError for invalid JSON.
 
-    CheckpointError for invalid JSON.
+    `names`: original tensor name -> name in the file.
     """
     try:
         stated: dict[str, Any] = json.loads(header.metadata.get(METADATA, "{}")).get("layers", {})
@@ -58,20 +58,17 @@ def stated_formats(header: CheckpointHeader, names: Mapping[str, str]) -> dict[s
 
 
 def stated_model(metadata: Mapping[str, str]) -> str:
-    """Returns ComfyUI's model name from `config` in the metadata, such as "animate2"; "" without one.
-
-    "causal_ar" is stated by a switch of that name.
-    """
+    """Returns ComfyUI's model name from `config` in the metadata, such as "animate2" or "causal_ar"; "" without one."""
     try:
         said: Any = json.loads(metadata.get("config", "{}")).get("transformer", {})
         kind, causal = said.get("model_type", ""), said.get("causal_ar", False)
-    except (ValueError, AttributeError, RecursionError):  # another program's `config`, which means nothing here
+    except (ValueError, AttributeError, RecursionError):  # another program's `config`
         return ""
     return "causal_ar" if causal else str(kind)[:40]
 
 
 def merged_words(texts: Sequence[str]) -> str:
-    """Returns the metadata of a model's parts merged into one; damaged metadata is passed on, to be refused later."""
+    """Returns the merged quantization metadata of a model's parts; a damaged text is returned, and refused later."""
     layers: dict[str, Any] = {}
     for text in texts:
         try:
@@ -82,13 +79,13 @@ def merged_words(texts: Sequence[str]) -> str:
 
 
 def _of_another(layer: str, header: CheckpointHeader, original: Mapping[str, str]) -> bool:
-    """Returns whether a layer belongs to another model in the file, such as its text encoder."""
+    """Returns whether a layer belongs to another model in the file, such as a text encoder."""
     weight = f"{layer}.weight"
     return weight in header.tensors and weight not in original
 
 
 def _original(layer: str, original: Mapping[str, str]) -> str:
-    """Returns the original name of a layer that metadata calls by its file name or by its original name."""
+    """Returns the original name of a layer; metadata uses either the name in the file or the original one."""
     weight = f"{layer}.weight"
     return original.get(weight, weight).removesuffix(".weight")
 

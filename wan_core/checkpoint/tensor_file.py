@@ -1,7 +1,7 @@
-"""Reads tensors from a file directly into new memory, one at a time, without mapping.
+"""Reads the tensors of a file one at a time into new memory, without mapping the file.
 
-A writable mapping counts fully against Linux's commit limit, a failing disk under a mapping ends the process with
-SIGBUS, and some file systems do not support mappings.
+A writable mapping counts in full against Linux's commit limit. A disk error under a mapping ends the process with
+SIGBUS. Some file systems do not support mappings.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from ..files import FileError, open_regular
 from .header import CheckpointHeader, damaged, header_of, truncated
 
 _AT_ONCE = 8 << 20
-"""bytes per conversion piece: fits the CPU cache, and large enough that threads rarely synchronise"""
+"""bytes that are converted at once: few enough for the CPU cache, many enough that threads rarely synchronise"""
 _MOST_A_READ = 64 << 20
 _BY_TWO = 4 << 20
+"""bytes from which two threads read one tensor"""
 _AT_A_PLACE = hasattr(os, "preadv")
 _DTYPES = {
     "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16",
@@ -31,18 +32,19 @@ _DTYPES = {
 
 
 ReadTogether = Callable[[Tensor, Callable[[Tensor, int], None]], None]
-"""`(memory, read)`: fills `memory`, (n,) uint8 on the CPU, together with other ranks that make the same call.
-`read(part, offset)` reads a part of these bytes from this rank's file. Every rank raises the CheckpointError
-of one."""
+"""`(memory, read)`: fills `memory`, (n,) uint8 on the CPU, in a call that all ranks make together.
+
+`read(part, offset)` reads a part of these bytes from this rank's file. If it fails on one rank, the call raises that
+CheckpointError on all."""
 
 
 class FileBytes:
-    """An open file of weights with positioned reads. For one thread at a time; others open their own."""
+    """An open file of weights that is read at offsets. For one thread at a time; each thread opens its own."""
 
     def __init__(self, path: Path, together: ReadTogether | None = None) -> None:
-        """`together`: shares out the reads; None: all bytes are read here.
+        """`together`: each rank reads a part of the bytes; None: this process reads all.
 
-        CheckpointError where the file cannot be opened or is not a regular file.
+        CheckpointError if the file cannot be opened or is not a regular file.
         """
         self.path, self._together = path, together
         try:
@@ -59,9 +61,9 @@ class FileBytes:
             self._other.shutdown()
 
     def fill(self, memory: Tensor, begin: int) -> None:
-        """Reads into `memory` (contiguous, CPU, pinned or not) from offset `begin`.
+        """Fills `memory` (contiguous, on the CPU) from offset `begin`.
 
-        CheckpointError where the file ends early, or the disk or network fails.
+        CheckpointError if the file ends early, or the disk or the network fails.
         """
         if not memory.nbytes:
             return
@@ -74,8 +76,8 @@ class FileBytes:
     def _read_alone(self, memory: Tensor, begin: int) -> None:
         data = memory.numpy().data
         try:
-            # One thread is bound by page faults of the new memory, so a second one reads half of it. Windows has no
-            # preadv: its file position is shared by all threads.
+            # Page faults of the new memory limit one thread, so a second one reads half. Windows has no preadv, and
+            # threads would share one file position.
             if len(data) < _BY_TWO or not _AT_A_PLACE:
                 self._read(data, begin)
             else:
@@ -106,7 +108,8 @@ class FileBytes:
             done += count
 
     def pieces(self, begin: int, size: int, piece: int) -> Iterator[Tensor]:
-        """Yields `size` bytes from `begin` as (n,) uint8, n at most `piece`; each is valid until the next."""
+        """Yields `size` bytes from `begin` in tensors (n,) uint8 of at most `piece` bytes; the next one overwrites
+        it."""
         if self._piece.numel() < min(size, piece):
             self._piece = torch.empty(min(size, piece), dtype=torch.uint8)
         memory = self._piece
@@ -122,7 +125,7 @@ class TensorFile:
     def __init__(
         self, path: Path, header: CheckpointHeader | None = None, together: ReadTogether | None = None
     ) -> None:
-        """`header`: of an earlier read; CheckpointError where the file size has changed since. `together`: as in
+        """`header`: from an earlier read; CheckpointError if the file's size has changed. `together`: see
         `FileBytes`."""
         self.data = FileBytes(path, together)
         try:
@@ -163,7 +166,7 @@ class TensorFile:
 
     def _dtype(self, name: str) -> torch.dtype:
         found = getattr(torch, _DTYPES.get(self.header.tensors[name].dtype, ""), None)
-        if found is None:  # unknown dtypes are refused on read only: a header may have such tensors that no model uses
+        if found is None:  # refused on read, not in the header: a file may have unknown dtypes that no model reads
             raise damaged(self.data.path.name)
         return found
 

@@ -1,6 +1,6 @@
-"""Detects the Wan variant of a file by its header: family and sizes by keys and shapes, the rest by metadata and name.
+"""Detects the Wan variant of a file: family and sizes from keys and shapes, the rest from metadata and file name.
 
-The two experts of a Wan 2.2 A14B model form a pair; files that do not belong together are refused.
+The two experts of a Wan 2.2 A14B model are a pair; two files that are not a pair are refused.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class WanVariant:
     boundary: float | None = None
     """sigma between the experts; None without a pair"""
     expert: str | None = None
-    """high_noise or low_noise; None without a pair, or where nothing says which"""
+    """high_noise or low_noise; None without a pair, or if the file name states none"""
     candidates: tuple[str, ...] = ()
     """other variants with the same keys and shapes"""
 
     @property
     def conditioning(self) -> ConditionKind:
-        """Inputs besides latent and text, which every cached clip must hold."""
+        """The condition that every cached clip must contain."""
         kind = condition_kind(self.family.conditioning, self.shape)
         return replace(kind, fits=(*kind.fits, "context")) if self.family.context else kind
 
@@ -58,21 +58,21 @@ class WanVariant:
         return self.family.fps or self.latents.fps
 
     def latent_frames(self, num_frames: int) -> int:
-        """Latent frames that are trained for a clip of `num_frames`: a reference image in front counts."""
+        """Returns the latent frames of a clip of `num_frames`, with those of a reference image."""
         return self.latents.latent_frames(num_frames) + self.conditioning.leading_frames
 
     def num_frames(self, latent_frames: int) -> int:
-        """The way back of `latent_frames`."""
+        """Returns the frames of a clip with `latent_frames`; the inverse of `latent_frames`."""
         return (latent_frames - 1 - self.conditioning.leading_frames) * self.latents.temporal_stride + 1
 
     @property
     def size_multiple(self) -> int:
-        """Pixels that both sides of a clip are multiples of."""
+        """Both sides of a clip, in pixels, are multiples of this."""
         return self.latents.size_multiple * (1 + self.conditioning.halves)
 
     @property
     def is_full_size(self) -> bool:
-        """Whether it has the width of a released model; smaller ones are made for tests."""
+        """Whether the model has the width of a released one; tests use smaller ones."""
         return self.shape.dim in SIZES
 
     @property
@@ -82,13 +82,13 @@ class WanVariant:
 
     @property
     def pair_boundary(self) -> float | None:
-        """The sigma between the experts, also where shapes only allow a pair."""
+        """The sigma between the experts, also if the file may be one of a pair by its shapes."""
         pair = self.family.pair if any(name.endswith(" noise") for name in self.candidates) else None
         return pair.boundary if pair else self.boundary
 
     @property
     def template(self) -> Template:
-        """Settings of ComfyUI's template for this model."""
+        """The sampling settings of ComfyUI's template for this model."""
         return self._pair.template if self._pair else self.family.template
 
     @property
@@ -103,9 +103,9 @@ class WanVariant:
 
 
 def detect_variant(header: CheckpointHeader, *, override: str = "auto") -> WanVariant:
-    """Returns the variant of a file by keys and shapes; where they are ambiguous, the file name or `override` decides.
+    """Returns the variant of a file. The file name or `override` decides between variants of equal keys and shapes.
 
-    CheckpointError names the content of a file that is not a Wan diffusion model.
+    CheckpointError for a file that is not a Wan diffusion model says what it is.
     """
     names = canonical_names(header.tensors)
     _refuse_two_models(header, names)
@@ -149,7 +149,7 @@ def _refuse_two_models(header: CheckpointHeader, names: Mapping[str, str]) -> No
 
 
 def _one_of(found: WanVariant, same: tuple[Model, ...], path: Path, override: str) -> WanVariant:
-    """Returns `found` as one of the models with these keys and shapes."""
+    """Returns `found` with name, expert and boundary of one of the models `same`, which have its keys and shapes."""
     choices = {name: (model, expert) for model in same for name, expert in names_of(model).items()}
     expert = expert_said(path)
     model = guess(same, file_words(path), expert)
@@ -165,7 +165,7 @@ def _one_of(found: WanVariant, same: tuple[Model, ...], path: Path, override: st
 
 
 def _unpublished(found: WanVariant, path: Path, clip: bool) -> WanVariant:
-    """Returns `found`, of an unpublished size; demo models may be pairs in miniature by their file names."""
+    """Returns `found`, which has an unpublished size. A tiny demo model is an expert of a pair if its name says so."""
     expert, pair = expert_said(path), found.family.pair
     if expert is None or clip or found.is_full_size or pair is None:
         return found
@@ -174,13 +174,13 @@ def _unpublished(found: WanVariant, path: Path, clip: bool) -> WanVariant:
 
 
 def _unpacked(header: CheckpointHeader, tensors: Mapping[str, TensorInfo]) -> dict[str, TensorInfo]:
-    """Returns tensors whose width states a model size, with the shape of their unpacked values."""
+    """Returns the quantized tensors that state a model size, with their dequantized shape."""
     packed = [name for name in _WIDTHS if name in tensors and tensors[name].dtype in _OF_BYTES]
     if not packed:
         return {}
     try:
         stored = locate_weights(header).weights
-    except CheckpointError:  # reported with its variant once that is known
+    except CheckpointError:  # raised again, with the variant, by the caller that loads the weights
         return {}
     return {name: replace(tensors[name], shape=stored[name].shape) for name in packed}
 
@@ -199,7 +199,7 @@ def _shape_of(tensors: Mapping[str, TensorInfo], file_name: str) -> WanShape:
         return sizes[index]
 
     def part(name: str, ndim: int, index: int) -> int:
-        """Returns 0 where the variant lacks the part."""
+        """Returns a size, or 0 if the variant lacks the tensor."""
         return side(name, ndim, index) if name in tensors else 0
 
     try:
@@ -234,7 +234,7 @@ def _shape_of(tensors: Mapping[str, TensorInfo], file_name: str) -> WanShape:
 
 
 def _vace_layers(layers: int, hints: int) -> tuple[int, ...]:
-    """Returns the blocks that receive hints, evenly spaced from the first (1.3B every second, 14B every fifth)."""
+    """Returns the blocks that receive VACE hints, evenly spaced from the first: 1.3B every second, 14B every fifth."""
     return tuple(range(0, layers, layers // hints))[:hints] if 0 < hints <= layers else ()
 
 
@@ -254,7 +254,7 @@ def _space_of(channels: int) -> LatentSpace:
 
 
 def _family_of(tensors: Mapping[str, TensorInfo], shape: WanShape, file_name: str, *, clip: bool) -> Family:
-    """Returns the family by its marks, else by the condition channels of its patch embedding."""
+    """Returns the family, from the tensors that mark it, else from the condition channels of the patch embedding."""
     for family in reversed(FAMILIES):
         if any(name.startswith(family.marks) for name in tensors):
             return family
@@ -278,7 +278,7 @@ def _unpublished_name(family: Family, shape: WanShape, clip: bool) -> str:
 
 
 def pair_names(high: WanVariant, low: WanVariant, high_file: str, low_file: str) -> tuple[str, str]:
-    """Returns the variant names of both files; CheckpointError when they are swapped, mixed or no pair."""
+    """Returns the variant names of both files; CheckpointError if they are swapped or not a pair."""
     if high.family != low.family or high.shape != low.shape or (high.expert and low.expert and _kin(high) != _kin(low)):
         raise CheckpointError(
             "{high_file} is {high}, {low_file} is {low}: not the two experts of one model. Choose both "
@@ -307,7 +307,7 @@ def _kin(variant: WanVariant) -> str:
 
 
 def _as_expert(variant: WanVariant, expert: str, file_name: str) -> str:
-    """Returns the name of `variant` as that expert: its own, else a candidate's."""
+    """Returns the variant name for that expert: the name of `variant`, else one of its candidates."""
     ending = expert.replace("_", " ")
     names = [name for name in (variant.name, *variant.candidates) if name.endswith(ending)]
     own = [name for name in names if name.startswith(variant.name)]

@@ -1,4 +1,4 @@
-"""Reads the weights of a Wan file as stored: plain, 8 or 4 bits, or GGUF; detects NaN and infinity."""
+"""Reads the weights of a Wan file (float, 8 or 4 bits, or GGUF), and detects NaN and infinity."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class StoredWeight:
     scale_key: str = ""
     """tensor of scales; "" without one"""
     scales: int = 0
-    """number of scales, where they are one per weight, row or block in float32"""
+    """number of float32 scales; 0 for nvfp4 and mxfp8"""
     whole_scale_key: str = ""
-    """nvfp4: the scale of all scales; codes of `INTEGERS`: their levels, if any"""
+    """tensor of the factor of all scales (nvfp4), or of the levels of codes; "" without one"""
     code_scale_key: str = ""
-    """scales of codes"""
+    """tensor of the scales of codes; "" for other layouts"""
     gguf: bool = False
     files: Mapping[str, Path] = field(default_factory=dict[str, Path], repr=False, compare=False)
     """tensor -> its file, for sharded models: scales may be in another shard"""
@@ -56,17 +56,17 @@ class StoredWeight:
 
     @property
     def can_stay(self) -> bool:
-        """Whether it can be kept quantized in memory: float8, int8, a packed layout, or GGUF blocks."""
+        """Whether the weight can stay quantized in memory: float8, int8, a layout, or GGUF blocks."""
         return self.layout != "" or (not self.gguf and self.dtype in (*EIGHT_BIT, INT8))
 
     @property
     def is_plain(self) -> bool:
-        """Whether values are floats of 16 bits or more."""
+        """Whether values are floats of at least 16 bits."""
         return self.dtype in PLAIN
 
     @property
     def layout(self) -> str:
-        """Layout argument of `dequantise`; "" for one value per element without rotation."""
+        """The argument `layout` of `dequantise`; "" for one value per element without rotation."""
         if self.dtype in _OF_BLOCKS or self.dtype in INTEGERS:
             return self.dtype
         known = self.gguf and self.dtype in BLOCKS and len(self.shape) == 2
@@ -74,13 +74,13 @@ class StoredWeight:
 
     @property
     def has_float8(self) -> bool:
-        """Whether its values or scales are float8 while it is kept as stored."""
+        """Whether the stored values or scales are float8."""
         coded = self.layout in INTEGERS and INTEGERS[self.layout].coded
         return coded or self.layout in _OF_BLOCKS or (not self.gguf and self.dtype in EIGHT_BIT)
 
     @property
     def product_dtype(self) -> torch.dtype | None:
-        """The dtype of 8-bit products with this weight; None unless scales are one per weight or row."""
+        """The dtype of 8-bit products with this weight; None if it has no such values."""
         if self.gguf or not value_to_a_byte(self.layout):
             return None
         dtypes = {"F8_E4M3": torch.float8_e4m3fn, INT8: torch.int8}
@@ -88,7 +88,7 @@ class StoredWeight:
 
     @property
     def stored_bytes(self) -> int:
-        """Bytes of the weight with its scales, kept as stored."""
+        """Bytes of the stored weight with its scales."""
         values, layout = prod(self.shape), self.layout
         if layout in BLOCKS:
             return values // BLOCKS[layout].values * BLOCKS[layout].size_bytes
@@ -100,9 +100,7 @@ class StoredWeight:
         return packed + 4 * self.scales
 
     def without_values(self) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Returns what `WeightReader` gives of a weight that can stay, on the meta device: raw, scale,
-        scale of the complete weight.
-        """
+        """Returns `raw`, `scale` and `whole_scale` of `WeightReader` on the meta device, for a weight that can stay."""
         (rows, columns), layout = self.shape, self.layout
         empty = partial(torch.empty, device="meta")
         if layout in BLOCKS:
@@ -129,7 +127,7 @@ class WeightReader:
     """Reads weights one at a time; files stay open until exit. For one thread."""
 
     def __init__(self, together: ReadTogether | None = None) -> None:
-        """`together`: other ranks read the same weights in the same order, and each reads a part from its file."""
+        """`together`: all ranks read the same weights in the same order, and each reads a part from its file."""
         self._together = together
         self._safe: dict[Path, TensorFile] = {}
         self._gguf: dict[Path, GgufFile] = {}
@@ -163,22 +161,22 @@ class WeightReader:
         return stored.to(torch.float32)
 
     def whole_scale(self, source: StoredWeight) -> Tensor | None:
-        """Returns the float32 scale () of nvfp4's scales, or the levels (16,) of codes."""
+        """Returns the factor () of nvfp4's scales, or the levels (16,) of codes, in float32."""
         if not source.whole_scale_key:
             return None
         found = self._stored(source, source.whole_scale_key).to(torch.float32)
         return found.reshape(()) if source.dtype == NVFP4 else found
 
     def load(self, source: StoredWeight, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Returns the weight (out, in) in `dtype` on `device`; one without values is drawn there."""
+        """Returns the weight (out, in) in `dtype` on `device`; draws it for a DRAWN file."""
         if source.file.suffix == DRAWN:
             return draw(source.key, source.shape, dtype, device)
         return self.read(source, dtype).to(device)
 
     def read(self, source: StoredWeight, dtype: torch.dtype) -> Tensor:
-        """Returns the weight (out, in) in `dtype` in host memory, dequantized where needed.
+        """Returns the dequantized weight (out, in) in `dtype`, in host memory.
 
-        Peak memory: one copy, the stored elements of a quantized weight, and a few MiB.
+        Peak memory: the result, the stored elements of a quantized weight, and a few MiB.
         """
         if source.gguf:
             return self._unpacked(source, dtype)
@@ -221,7 +219,7 @@ class FiniteCheck:
             self._seen.append((name, _finite(value)))
 
     def first_bad(self) -> str:
-        """Returns the first name with non-finite values, or ''; clears the record."""
+        """Returns the first name with non-finite values, or ""; clears the record."""
         seen, self._seen = self._seen, []
         for device in {mark.device for _, mark in seen}:
             if not bool(torch.stack([mark for _, mark in seen if mark.device == device]).all()):
@@ -243,7 +241,7 @@ def _finite(value: Tensor) -> Tensor:
         # aminmax propagates NaN and shows infinity at 15 GiB/s on one core; isfinite of every value reads 0.2.
         low, high = torch.aminmax(value)
         return torch.isfinite(low) & torch.isfinite(high)
-    # Non-finite float8 values are the largest bytes, sign apart: from 0x7F (e4m3fn) or 0x7C (e5m2) on.
+    # Without the sign bit, non-finite float8 values are the bytes from 0x7F (e4m3fn) or 0x7C (e5m2) on.
     return (value.view(torch.int8).amax() < top) & (value.view(torch.uint8).amax() < top + 0x80)
 
 

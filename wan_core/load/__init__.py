@@ -1,4 +1,4 @@
-"""The model plan, the content of its file, and building the model from it."""
+"""The model plan, the content of its file, and the model that is built from both."""
 
 from __future__ import annotations
 

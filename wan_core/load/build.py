@@ -1,8 +1,8 @@
-"""Builds a model from a plan: read, place, quantize, inject LoRA, in this order.
+"""Builds a model from a plan: reads and places weights, quantizes them, injects the LoRA.
 
-Weights stream tensor by tensor to their final device and dtype, and each block is quantized when complete, so neither
-host nor device memory ever has a second full copy. Quantized linears of a file stay quantized, unless the plan sets
-another base precision or quantization.
+Weights are loaded one by one to their final device and dtype, and a block is quantized once it is complete, so neither
+host nor device memory ever has a second copy of the model. Quantized linears of a file stay quantized, unless the plan
+sets another base precision or quantization.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def import_libraries() -> None:
 
 
 _CHOSEN_HERE = ("sdpa", "auto")
-"""attentions that stand for a kernel of the device"""
+"""values of ModelPlan.attention that leave the choice of a kernel to the device"""
 
 
 def materialize(
@@ -97,12 +97,11 @@ def materialize(
 ) -> WanTransformer:
     """Builds the model of a plan on its devices: frozen base, trainable LoRA.
 
-    `on_tensor(done, total)` is called after each weight and may raise to stop the load. `found`: result of
-    `inspect_model`, if at hand. `measures`: what to offload; None: nothing. Swapped blocks need activation
-    checkpointing and are offloaded one by one, so the device never holds two of them. `shared`: memory shared with
-    other processes that load the same plan; it holds the swapped blocks. `sharding`: the ranks that hold the blocks
-    together; each reads all of a block and keeps its part before it reads the next. `together`: reads the base file
-    once for all ranks, which load the same plan at the same time.
+    `on_tensor(done, total)` is called after each weight, and may raise to stop the load. `found`: the result of
+    `inspect_model`, if there is one. `measures`: what to offload; None: nothing. Each swapped block is offloaded before
+    the next is read, and needs activation checkpointing. `shared`: memory for the swapped blocks that other processes
+    with the same plan share. `sharding`: the ranks that each keep a part of every block; a rank reads a complete block
+    and drops the other parts. `together`: reads the base file once for all ranks, which load the same plan together.
     """
     found = found or inspect_model(plan, roots)
     shape = found.variant.shape
@@ -121,7 +120,7 @@ def materialize(
     if lora is not None and lora.start_from:
         start = read_start(roots.resolve(lora.start_from), found.variant.expert)
     if lora is not None and start is not None:
-        check_start(model, start, lora)  # fail now: reading the base weights takes minutes
+        check_start(model, start, lora)  # before the base weights, which take minutes to read
     loras = [
         (read_frozen(roots.resolve(lora.file), lora, model, found.variant.expert), lora.strength) for lora in plan.loras
     ]
@@ -129,12 +128,14 @@ def materialize(
     held = OwnMemory() if count > 1 else held
     models: list[WanTransformer] = []
     for number, placement in enumerate(placements):
-        told = on_tensor and partial(_of_several, on_tensor, number, count)
+        progress = on_tensor and partial(_of_several, on_tensor, number, count)
         order = running_order(shape.num_layers, shape.vace_layers)
         own = BlockOffload(placement, order, measures or MemoryMeasures(), shared=held)
         offload = own if sharding is None else ShardedBlocks(own, order, sharding)
         one = model if not number else _without_values(plan, shape, numerics, lora, placement)
-        _build(one, plan, placement, offload, found, lora, start, loras, seed=seed, on_tensor=told, together=together)
+        _build(
+            one, plan, placement, offload, found, lora, start, loras, seed=seed, on_tensor=progress, together=together
+        )
         models.append(one)
     if count > 1:
         model.team = SplitTokens(model, models[1:], plan.placement.shares)
@@ -142,7 +143,7 @@ def materialize(
 
 
 def _of_several(on_tensor: Callable[[int, int], None], number: int, count: int, done: int, total: int) -> None:
-    """Counts the weights of all models that one process holds."""
+    """Calls `on_tensor` with the progress over all `count` models of a process; `number`: the one that is loading."""
     on_tensor(number * total + done, count * total)
 
 
@@ -170,7 +171,7 @@ def _build(
     on_tensor: Callable[[int, int], None] | None,
     together: ReadTogether | None,
 ) -> None:
-    """Gives a model without values its weights and adapters, on its devices."""
+    """Loads the weights of a meta model to its devices, and adds its adapters."""
     numerics = model.numerics
     with torch.inference_mode(False):
         _fill(model, plan, placement, offload, found.weights, on_tensor, loras, together)
@@ -179,7 +180,7 @@ def _build(
             dtype = numerics.adapter if numerics.adapter != found.compute_dtype else None
             complete = {"weights": offload.complete} if isinstance(offload, ShardedBlocks) else {}
             inject_lora(model, lora, seed=seed, dtype=dtype, **complete)
-            # An adapter is made next to its weight, which is in host memory where the block is offloaded.
+            # Adapters are created on their weight's device, which is the CPU for an offloaded block.
             for adapter in adapters_of(model):
                 adapter.move(placement.device_of(adapter.name))
             model.checkpoint_keeps_rng = lora.draws
@@ -194,7 +195,7 @@ def _build(
 
 
 def _plan_digest(plan: ModelPlan) -> str:
-    """Returns a short digest of everything that decides the bytes of the weights."""
+    """Returns a short digest of all settings that the loaded weights depend on."""
     return hashlib.sha256(json.dumps(plan.to_dict(), sort_keys=True).encode()).hexdigest()[:32]
 
 
@@ -260,7 +261,7 @@ def _not_finite(
 
 
 def _parts(model: WanTransformer) -> Iterator[tuple[str, nn.Module]]:
-    """Yields the units of loading and quantization: children outside the blocks, then each block."""
+    """Yields (name, module) of the units of loading and quantization: children outside the blocks, then each block."""
     for name, child in model.named_children():
         if name not in BLOCK_LISTS:
             yield name, child
@@ -294,7 +295,7 @@ def _keep_stored(
 def check_plan_devices(
     plan: ModelPlan, shape: WanShape, numerics: Numerics, found: WanFile, placement: Placement
 ) -> None:
-    """Refuses what a device of the plan cannot do, before any weight is read."""
+    """Refuses settings of the plan that one of its devices does not support. Reads no weights."""
     for device in placement.devices:
         if refusal := abilities_of(device).refusal():
             raise PlacementError(refusal)
@@ -304,7 +305,7 @@ def check_plan_devices(
 
 
 def _check_float8(plan: ModelPlan, found: WanFile, device: torch.device) -> None:
-    """Refuses a base with float8 weights or scales on a kind of device that stores none."""
+    """PlacementError for a base with float8 weights or scales on a device that cannot store float8."""
     backend = backend_of(device)
     if not backend.float8 and (kinds := float8_kinds(plan, found)):
         raise PlacementError(
@@ -314,7 +315,7 @@ def _check_float8(plan: ModelPlan, found: WanFile, device: torch.device) -> None
 
 
 def _check_plan_attention(plan: ModelPlan, shape: WanShape, numerics: Numerics, placement: Placement) -> None:
-    """Refuses an attention kernel that cannot train on one of the devices; sdpa and auto always can."""
+    """Refuses an attention kernel that cannot train on one of the devices; sdpa and auto can on all."""
     if plan.attention in _CHOSEN_HERE:
         return
     dtype, head_dim = numerics.attention or numerics.compute, shape.dim // shape.num_heads
@@ -338,7 +339,7 @@ def _check_plan_matmul(plan: ModelPlan, found: WanFile, placement: Placement) ->
 
 
 def _long_attention(plan: ModelPlan, shape: WanShape, numerics: Numerics, placement: Placement) -> str:
-    """Returns the kernel of auto for long sequences, one that every device of `placement` chooses; else sdpa."""
+    """Returns the kernel that auto uses for long sequences: the one that all devices prefer, else sdpa."""
     if plan.attention != "auto":
         return "sdpa"
     dtype, head_dim = numerics.attention or numerics.compute, shape.dim // shape.num_heads
@@ -347,8 +348,10 @@ def _long_attention(plan: ModelPlan, shape: WanShape, numerics: Numerics, placem
 
 
 def attention_is_plain(plan: ModelPlan, numerics: Numerics, placement: Placement) -> bool:
-    """Returns whether attention makes a matrix of scores on a device of `placement`: named so, or for want of a fused
-    kernel. Decided by what a card is, so that a plan opens none; cards that this machine lacks have one."""
+    """Returns whether attention stores the matrix of scores on a device of `placement`: sdpa_math, or no fused kernel.
+
+    Decided by the card's model, without opening the device; cards of other machines are taken to have a fused kernel.
+    """
     if plan.attention not in _CHOSEN_HERE:
         return plan.attention == "sdpa_math"
     dtype = numerics.attention or numerics.compute
@@ -365,5 +368,5 @@ def attention_kernels(plan: ModelPlan, found: WanFile, tokens: int) -> dict[str,
     placement = resolve_placement(plan.placement, shape.num_layers)
     if tokens >= LONG_TOKENS and (long := _long_attention(plan, shape, numerics, placement)) != "sdpa":
         return dict.fromkeys(map(str, devices), long)
-    asked = partial(sdpa_choice, dtype=dtype, head_dim=head_dim, tokens=tokens)
-    return {str(device): asked(device=device) for device in devices}
+    choice = partial(sdpa_choice, dtype=dtype, head_dim=head_dim, tokens=tokens)
+    return {str(device): choice(device=device) for device in devices}

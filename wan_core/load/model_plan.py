@@ -1,4 +1,4 @@
-"""The model plan: what a run trains, and the content of its file, from headers alone."""
+"""The model plan (file and settings of the base model), and the content of its file, read from headers alone."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _BASE_PRECISIONS = ("as in file", "bf16", "fp16", "fp32")
 
 @dataclass(frozen=True, kw_only=True)
 class ModelPlan(Config):
-    """All settings that decide how the base model is built. Immutable; weights exist only in the engine."""
+    """All settings from which the base model is built. Immutable; holds no weights."""
 
     base_file: str = internal(MISSING, "never")
     """root:relative file or folder, for example diffusion_models:wan/wan2.1_t2v_1.3B_bf16.safetensors"""
@@ -80,13 +80,13 @@ class ModelPlan(Config):
         super().__post_init__()
 
     def identity(self) -> dict[str, Any]:
-        """Returns the settings that decide the base model's numbers; a LoRA counts by digest, not by name."""
+        """Returns the settings that the base model's values depend on; a frozen LoRA counts by digest, not by name."""
         return super().identity() | ({"loras": [lora.acts() for lora in self.loras]} if self.loras else {})
 
     def of_expert(self, expert: str, roots: Roots) -> ModelPlan:
-        """Returns the plan to train: both experts of a pair (auto or both), high_noise, or low_noise.
+        """Returns the plan for `expert`: both experts of a pair ("auto" or "both"), or "high_noise", or "low_noise".
 
-        ConfigError where both are requested of a single model, CheckpointError for files that are not a pair.
+        ConfigError if both experts of a single model are requested; CheckpointError for files that are not a pair.
         """
         if not self.low_noise_file:
             if expert == "both":
@@ -125,17 +125,17 @@ class WanFile:
     header: CheckpointHeader
     variant: WanVariant
     compute_dtype: torch.dtype
-    """of its linears under the plan"""
+    """compute dtype of the linears under the plan"""
     weights: Mapping[str, StoredWeight]
     """by original Wan name"""
     quantization: str
     """storage of the linears: none, fp8, scaled_fp8, int8, _quantization_metadata, comfy_quant, gguf"""
     beside: Mapping[str, int] = field(default_factory=dict[str, int])
-    """bytes of frozen LoRAs by the name of the weight they act on"""
+    """weight -> bytes of the frozen LoRAs on it"""
 
 
 def inspect_model(plan: ModelPlan, roots: Roots) -> WanFile:
-    """Returns the content of the plan's file, from headers alone; CheckpointError for an untrainable one."""
+    """Returns the content of the plan's file, from headers alone; CheckpointError for one that cannot be trained."""
     if plan.low_noise_file:
         raise ConfigError(
             "The plan names both experts of a pair, and one model is read here. Set expert to high or low."
@@ -167,7 +167,7 @@ def inspect_model(plan: ModelPlan, roots: Roots) -> WanFile:
 def bytes_beside(
     plan: ModelPlan, roots: Roots, variant: WanVariant, compute: torch.dtype, loras: Sequence[FrozenLora]
 ) -> dict[str, int]:
-    """Returns the bytes of frozen LoRAs by the weight they act on; CheckpointError for one that does not fit."""
+    """Returns weight -> bytes of the frozen LoRAs on it; CheckpointError for a LoRA of another model."""
     dtype, found = plan.precision.numerics(compute).adapter or compute, Counter[str]()
     model = model_without_values(variant.shape)
     for lora in (lora for lora in loras if lora.file):
@@ -179,7 +179,7 @@ def bytes_beside(
 def inspect_pair(plan: ModelPlan, roots: Roots) -> tuple[WanFile, WanFile]:
     """Returns the high_noise and the low_noise expert of a plan with two files; CheckpointError unless they are a pair.
 
-    The plan's variant names one expert; the other follows from it.
+    The variant of the plan names one of the experts.
     """
     variants = [plan.variant.replace("low noise", "high noise"), plan.variant.replace("high noise", "low noise")]
     if plan.variant != "auto" and not plan.variant.endswith(" noise"):
@@ -198,24 +198,24 @@ def inspect_pair(plan: ModelPlan, roots: Roots) -> tuple[WanFile, WanFile]:
 
 
 def resolved(plan: ModelPlan, files: Sequence[WanFile]) -> ModelPlan:
-    """Returns the plan with open settings resolved, for a new run; later runs keep the resolved values.
+    """Returns the plan of a new run with base_precision "as in file" resolved; a resumed run keeps the resolved values.
 
-    An explicit base precision is kept. Otherwise: fp16 for cards without bf16, fp32 where their fp16 is unreliable too.
+    Cards without bf16 compute in fp16, or in fp32 if their fp16 is unreliable. A float32 file runs in bf16 on a GPU.
     """
     names = plan.placement.device_names()
     if plan.base_precision != "as in file":
         return plan
     if narrow := {abilities_of(name).compute for name in names} - {"bf16"}:
-        return replace(plan, compute=max(narrow))  # "fp32" > "fp16": some cards overflow in fp16
+        return replace(plan, compute=max(narrow))  # "fp32" > "fp16"
     float32 = all(file.compute_dtype == torch.float32 for file in files)
     # float32 on a GPU takes twice the memory and has no fast attention kernel; a CPU loses little.
     return replace(plan, base_precision="bf16") if float32 and any(name != "cpu" for name in names) else plan
 
 
-def resolved_elsewhere(plan: ModelPlan, asked: str) -> tuple[ModelPlan, ...]:
-    """Returns the plan as resolved on each kind of card, for the requested base precision."""
-    took = ("", "fp16", "fp32") if asked == "as in file" else (plan.compute,)
-    return tuple(replace(plan, base_precision=asked, compute=compute) for compute in took)
+def resolved_elsewhere(plan: ModelPlan, base_precision: str) -> tuple[ModelPlan, ...]:
+    """Returns the plans that `resolved` can return on any kind of card, for this base precision."""
+    dtypes = ("", "fp16", "fp32") if base_precision == "as in file" else (plan.compute,)
+    return tuple(replace(plan, base_precision=base_precision, compute=compute) for compute in dtypes)
 
 
 def _compute_dtype(plan: ModelPlan, weights: Mapping[str, StoredWeight]) -> torch.dtype:
@@ -225,8 +225,7 @@ def _compute_dtype(plan: ModelPlan, weights: Mapping[str, StoredWeight]) -> torc
         return torch_dtype(plan.compute)
     if any(weight.can_stay and len(weight.shape) == 2 and block_of(name) for name, weight in weights.items()):
         return torch.bfloat16  # also where a file keeps some blocks in float32
-    # float16 gradients overflow without loss scaling, so its files train in bfloat16 (3 mantissa bits fewer), and so do
-    # quantized ones.
+    # float16 and quantized files train in bfloat16: float16 gradients overflow without loss scaling.
     return {"F32": torch.float32, "F64": torch.float32}.get(weights["blocks.0.ffn.0.weight"].dtype, torch.bfloat16)
 
 
@@ -240,7 +239,7 @@ def _check_shapes(variant: WanVariant, sources: Mapping[str, StoredWeight], file
             n=len(missing),
             example=missing[0],
         )
-    # A derived model has weights that Wan lacks; without them another model would be trained.
+    # A derived model has more weights than Wan; training without them would train another model.
     left_over = sorted(
         name
         for name in sources.keys() - wanted.keys()

@@ -1,4 +1,4 @@
-"""The storage dtype and bytes of each base weight once loaded, from the plan and the file."""
+"""The dtype, layout and bytes of each base weight in memory, from the plan and the file."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ..precision import QuantizedLinear, torch_dtype
 from .model_plan import ModelPlan, WanFile
 
 _CALLED = {"F8_E4M3": "fp8_e4m3fn", "F8_E5M2": "fp8_e5m2", "I8": "int8"}
-"""8-bit dtypes of a file by the names of our schemes; others keep their names"""
+"""8-bit dtypes of a file -> names of the quantization schemes"""
 _IMAGE_NORMS = ("img_emb.proj.0.", "img_emb.proj.4.")
 
 
 def stays_stored(plan: ModelPlan, name: str, source: StoredWeight) -> bool:
     """Returns whether the weight `name` stays as stored: a block's linear in a supported quantized format."""
-    # Linears outside the blocks are few and computed in wider dtypes: they are dequantized once.
+    # Linears outside the blocks are few, and compute in wider dtypes: they are dequantized when they are loaded.
     if not source.can_stay or len(source.shape) != 2 or not name.endswith(".weight") or block_of(name) is None:
         return False
     return plan.base_precision == "as in file" and not quantized_anew(plan, name, source)
@@ -33,7 +33,7 @@ def quantized_anew(plan: ModelPlan, name: str, source: StoredWeight) -> bool:
 
 
 class BaseWords(NamedTuple):
-    """The base of a LoRA in words, for metadata; where linears differ, the most frequent word first."""
+    """The base of a LoRA in words, for metadata; the most frequent word first if linears differ."""
 
     precision: str
     """compute dtype of linears: bf16, fp16 or fp32"""
@@ -63,9 +63,10 @@ def _listed(words: Counter[str]) -> str:
 
 
 def packed_dtypes(plan: ModelPlan, found: WanFile) -> set[torch.dtype]:
-    """Returns the 8-bit dtypes in which products with quantized weights can run.
+    """Returns the 8-bit dtypes in which products with quantized weights can run, if they have a scale per weight or
+    row.
 
-    Scales per weight or row are assumed; weights with other scales are dequantized for the product.
+    Weights with other scales are dequantized for the product.
     """
     dtypes: set[torch.dtype] = set()
     for name, weight in found.weights.items():
@@ -77,7 +78,7 @@ def packed_dtypes(plan: ModelPlan, found: WanFile) -> set[torch.dtype]:
 
 
 def float8_kinds(plan: ModelPlan, found: WanFile) -> list[str]:
-    """Returns the kinds of weights that are kept in memory with float8 values or scales; [] for other bases."""
+    """Returns the quantizations of the weights that are kept in memory with float8 values or scales."""
     kinds: set[str] = set()
     for name, weight in found.weights.items():
         if plan.quantize is not None and quantized_anew(plan, name, weight):
@@ -88,7 +89,7 @@ def float8_kinds(plan: ModelPlan, found: WanFile) -> list[str]:
 
 
 def unpacked_kinds(plan: ModelPlan, found: WanFile) -> list[str]:
-    """Returns the GGUF types of block linears that are dequantized on load; [] for other files."""
+    """Returns the GGUF types of the blocks' linears that are dequantized when they are loaded; [] for other files."""
     return sorted(
         {
             weight.dtype
@@ -100,17 +101,17 @@ def unpacked_kinds(plan: ModelPlan, found: WanFile) -> list[str]:
 
 
 def storage_dtype(name: str, numerics: Numerics, stored: str) -> torch.dtype:
-    """Returns the storage dtype of a base weight; `stored` is the file's dtype (F32, F16, BF16).
+    """Returns the storage dtype of a base weight; `stored`: its dtype in the file (F32, F16, BF16).
 
-    Norms and modulation tables: float32. Time path and head: the file's dtype where they compute in a wider one. All
-    others: the compute dtype.
+    Norms and modulation tables: float32. Time embedding and head, if they compute in another dtype than the linears:
+    the file's dtype. All others: the compute dtype.
     """
-    # Tiny and sensitive to rounding.
+    # Norms and modulation tables are small and sensitive to rounding.
     if name.endswith(("modulation", "emb_pos")) or ".norm" in name or name.startswith(_IMAGE_NORMS):
         return torch.float32
     part = name.split(".")[0]
     computed = {"time_embedding": numerics.time, "time_projection": numerics.time, "head": numerics.head}.get(part)
-    # Casting the file's dtype up is exact, and storing the wider dtype would only take memory.
+    # Casting the file's dtype up is exact, so storing the wider dtype would only take memory.
     if computed in (None, numerics.compute):
         return numerics.compute
     return {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float32}.get(
@@ -119,7 +120,7 @@ def storage_dtype(name: str, numerics: Numerics, stored: str) -> torch.dtype:
 
 
 def offloaded_bytes(plan: ModelPlan, found: WanFile, numerics: Numerics, name: str, parameter: Tensor) -> int:
-    """Returns the bytes of the loaded weight `name` with its frozen LoRAs; `parameter` has its shape, also on meta."""
+    """Returns the bytes of the loaded weight `name` with its frozen LoRAs; `parameter` may be on the meta device."""
     beside = found.beside.get(name, 0)
     if stays_stored(plan, name, found.weights[name]):
         return found.weights[name].stored_bytes + beside
@@ -129,12 +130,13 @@ def offloaded_bytes(plan: ModelPlan, found: WanFile, numerics: Numerics, name: s
 
 
 class PackedForm(NamedTuple):
-    """The form of a quantized weight: the shapes and dtypes of its tensors, None where there is none."""
+    """The form of a quantized weight: its layout, and shape and dtype of its tensors."""
 
     layout: str
-    """as `dequantise` takes it"""
+    """the argument `layout` of `dequantise`"""
+
     tensors: tuple[tuple[torch.Size, torch.dtype] | None, ...]
-    """values, scale, scale of the complete weight"""
+    """of values, scale, and scale of the complete weight; None for a missing one"""
 
     @classmethod
     def of(cls, layout: str, *tensors: Tensor | None) -> PackedForm:
@@ -153,11 +155,11 @@ class PackedForm(NamedTuple):
 
 
 PackedForms = tuple[tuple[str, PackedForm], ...]
-"""of linears, by the names of their weights within a block"""
+"""(name of a weight within its block, form) of the quantized linears"""
 
 
 def packed_forms(plan: ModelPlan, found: WanFile) -> PackedForms:
-    """Returns the form of each quantized linear of a block; where blocks differ, the most frequent one."""
+    """Returns the form of each quantized linear of a block; the most frequent one if blocks differ."""
     forms: defaultdict[str, Counter[PackedForm | None]] = defaultdict(Counter)
     for name, weight in found.weights.items():
         if (block := block_of(name)) is None or len(weight.shape) != 2 or not name.endswith(".weight"):
@@ -173,7 +175,7 @@ def packed_forms(plan: ModelPlan, found: WanFile) -> PackedForms:
 
 
 def pack_without_values(model: nn.Module, forms: PackedForms) -> None:
-    """Puts a `QuantizedLinear` in the place of each linear of a block that has a form; `model` is a meta one."""
+    """Replaces each linear of a block that has a form by a `QuantizedLinear`; `model` is on the meta device."""
     packed = dict(forms)
     for name, module in list(model.named_modules()) if packed else ():
         block = block_of(f"{name}.weight")

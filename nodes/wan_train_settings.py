@@ -104,6 +104,7 @@ class WanTrainSettings(io.ComfyNode):
                 widget(TrainConfig, "loss_scaling"),
                 widget(LoraConfig, "also_train"),
                 *(widget(TrainConfig, name) for name in ("offload_optimizer", "profile_steps", "profile_skip_steps")),
+                widget(TrainConfig, "guidance_target"),
             ],
             outputs=[WanSettings.Output(display_name="settings", tooltip="For Train Wan LoRA.")],
         )

@@ -109,10 +109,10 @@ class Batches:
         """Returns this rank's items at `micro_step` (from 0) without reading them."""
         return self._items_of(micro_step * self._world + self._rank)
 
-    def any_prior(self, micro_step: int) -> bool:
-        """Returns whether a rank has a prior preservation clip at `micro_step`."""
+    def priors_at(self, micro_step: int) -> list[tuple[float, ...]]:
+        """Returns `Batch.prior` of every rank's batch at `micro_step`, with its zeros."""
         numbers = range(micro_step * self._world, (micro_step + 1) * self._world)
-        return any(item.prior for number in numbers for item in self._items_of(number))
+        return [tuple(item.prior for item in self._items_of(number)) for number in numbers]
 
     def _items_of(self, number: int) -> tuple[CacheItem, ...]:
         return tuple(item_of_draw(self._items[place], number) for place in self._order.batch(number))

@@ -250,7 +250,7 @@ def _seconds(plan: MemoryPlan, cards: Mapping[str, Card]) -> float:
     def on(card: Card | Sequence[Card]) -> float:
         micro_batches = job.train.gradient_accumulation_steps
         return step_seconds(
-            shape, job.step, plan.estimate, card, micro_batches=micro_batches, prior_share=job.prior_share
+            shape, job.step, plan.estimate, card, micro_batches=micro_batches, target_share=job.target_share
         )
 
     used = [cards[name] for name in names]

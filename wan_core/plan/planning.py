@@ -95,7 +95,7 @@ class MemoryPlan:
         job, micro_batches = self.job, self.job.train.gradient_accumulation_steps
         cards = self.cards(card)
         seconds = step_seconds(
-            job.shape(), job.step, self.estimate, cards, micro_batches=micro_batches, prior_share=job.prior_share
+            job.shape(), job.step, self.estimate, cards, micro_batches=micro_batches, target_share=job.target_share
         )
         if card.own is not None:
             return seconds
@@ -114,7 +114,7 @@ class MemoryPlan:
         # Of a split the cards work at once on several micro-batches, which changes what a step reaches.
         count = job.train.gradient_accumulation_steps if len(self.estimate.devices) > 1 else 1
         of_step, cards = (job.shape(), job.step, self.estimate), self.cards(card)
-        tflops = step_tflops(*of_step, cards, micro_batches=count, prior_share=job.prior_share) if by_runs else None
+        tflops = step_tflops(*of_step, cards, micro_batches=count, target_share=job.target_share) if by_runs else None
         return Measured(
             variant=job.file.variant.name,
             scheme=job.scheme,

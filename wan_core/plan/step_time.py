@@ -48,12 +48,12 @@ def step_seconds(
     card: Card | Sequence[Card],
     *,
     micro_batches: int,
-    prior_share: float = 0.0,
+    target_share: float = 0.0,
 ) -> float:
     """Returns the seconds of an optimizer step of `micro_batches` on such a card; of a split or of shared tokens, on
     the card of each device.
 
-    For `prior_share` of the clips the base model runs forward once more.
+    `target_share`: forward passes without gradients per micro-batch, for targets.
     """
     count = len(job.placement.devices)
     cards = [card] * max(count, job.cards) if isinstance(card, Card) else card
@@ -61,11 +61,11 @@ def step_seconds(
     optimizer = _optimizer(job).seconds(slowest)
     if count > 1:
         split = split_step(job, step, estimate, cards, micro_batches, _pageable_share(estimate))
-        base = prior_share * sum(cost.forward_s for cost in split.costs) * micro_batches / split.gain
+        base = target_share * sum(cost.forward_s for cost in split.costs) * micro_batches / split.gain
         passes = split.timeline(at_once=not estimate.measures.in_turn).seconds
         return passes + base + optimizer / count
     forward = _computing_seconds(job, step, estimate, cards)[0]
-    target = prior_share * max(forward, _copied_seconds(estimate)[0])
+    target = target_share * max(forward, _copied_seconds(estimate)[0])
     return micro_batches * (target + sum(_pass_seconds(job, step, estimate, cards))) + optimizer
 
 
@@ -186,12 +186,12 @@ def step_tflops(
     card: Card | Sequence[Card],
     *,
     micro_batches: int = 1,
-    prior_share: float = 0.0,
+    target_share: float = 0.0,
 ) -> float:
     """Returns the useful arithmetic per second, in 10^12, that `step_seconds` takes a step to reach."""
     flops = step_flops(job, step)
-    seconds = step_seconds(job, step, estimate, card, micro_batches=micro_batches, prior_share=prior_share)
-    return micro_batches * (flops.useful + prior_share * flops.base) / seconds / 1e12
+    seconds = step_seconds(job, step, estimate, card, micro_batches=micro_batches, target_share=target_share)
+    return micro_batches * (flops.useful + target_share * flops.base) / seconds / 1e12
 
 
 def step_flops(job: JobShape, step: StepShape) -> StepFlops:

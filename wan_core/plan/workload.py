@@ -36,7 +36,7 @@ class Workload:
     step: StepShape
     """the largest micro-batch"""
     prior_share: float = 0.0
-    """the share of its clips whose target the base model makes, in a forward pass more"""
+    """the share of its clips that are trained towards the base model's prediction"""
     longer_share: float = 0.0
     """of the steps of a run of both experts, those of the one that makes more of them; 0: one model is trained"""
     preview: StepShape | None = None
@@ -62,6 +62,11 @@ class Workload:
     def scheme(self) -> str:
         """How the base weights are stored while it trains, in a word."""
         return self.model.quantize.scheme if self.model.quantize is not None else self.file.quantization
+
+    @property
+    def target_share(self) -> float:
+        """Forward passes without gradients per micro-batch, for targets."""
+        return self.prior_share + (1 - self.prior_share) * (self.train.guidance_target != 1)
 
     def lora_bytes(self) -> int:
         """Returns the size of the LoRA file it makes, without the graph that ComfyUI may put into it."""

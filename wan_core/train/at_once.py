@@ -6,6 +6,7 @@ card waits for another but for what a stage hands on.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,7 +23,7 @@ from ..placement import DeviceCarrier
 from ..placement.offload import BlockOffload
 from .draws import Draw
 from .meters import StepReport
-from .objective import NoisedBatch, Objective, noise_batch
+from .objective import NoisedBatch, Objective
 from .recovery import LossScale
 
 
@@ -64,18 +65,24 @@ class CardsAtOnce:
         `seed(micro)` seeds torch's generators for a micro-batch.
         """
         of_step = (self._model, self._objective, self._check, seed)
-        prior = [micro for micro, draw in enumerate(draws) if any(draw.batch.prior)]
-        bases = dict[int, Tensor]()
-        if prior:
+        parts = [[Tensor()] * len(draw.target_passes) for draw in draws]
+        for adapted in (False, True):
             # Adapters act in all blocks or in none, so these passes come before all others.
-            base = _BasePasses(*of_step, [draws[micro] for micro in prior])
-            lines = forward_first(self._homes, len(prior)).cards
-            forward = Schedule(tuple(tuple(work for work in line if work.forward) for line in lines))
-            with torch.no_grad(), without_adapters(self._model):
-                self.pipeline.run(forward, base)
-            bases = {prior[place]: found for place, found in base.found.items()}
+            places = [
+                (micro, number)
+                for micro, draw in enumerate(draws)
+                for number, one in enumerate(draw.target_passes)
+                if one.adapted == adapted
+            ]
+            if places:
+                passes = _TargetPasses(*of_step, draws, places=places, parts=parts)
+                lines = forward_first(self._homes, len(places)).cards
+                forward = Schedule(tuple(tuple(work for work in line if work.forward) for line in lines))
+                base = contextlib.nullcontext() if adapted else without_adapters(self._model)
+                with torch.no_grad(), base:
+                    self.pipeline.run(forward, passes)
         last = self._stages[-1].device
-        step = _TrainedPasses(*of_step, draws, bases=bases, report=self._report, scale=self._scale, last=last)
+        step = _TrainedPasses(*of_step, draws, parts=parts, report=self._report, scale=self._scale, last=last)
         self.pipeline.run(schedule, step)
         return step.loss
 
@@ -96,7 +103,7 @@ class _Passes:
 
     def noised(self, micro: int) -> NoisedBatch:
         draw, first = self.draws[micro], self._model.patch_embedding.weight.device
-        return noise_batch(draw.batch, draw.noise, draw.sigma, first, draw.given, draw.passages)
+        return draw.noised(first)
 
     def walk(self, batch: NoisedBatch) -> Walk:
         given = (batch.noised, batch.timestep, batch.text, batch.conditioning, batch.passages)
@@ -109,30 +116,31 @@ class _Passes:
         self._seed(micro)
 
 
-class _BasePasses(_Passes):
-    """Passes of the base model alone, of the clips that are trained towards it."""
+class _TargetPasses(_Passes):
+    """Target passes of several micro-batches; their predictions, float32 on the last card, go into `parts`."""
 
-    def __init__(self, *of_step: Any) -> None:
+    def __init__(self, *of_step: Any, places: Sequence[tuple[int, int]], parts: list[list[Tensor]]) -> None:
         super().__init__(*of_step)
-        self.found: dict[int, Tensor] = {}
-        """by micro-batch (P, C, F, H, W) float32, on the last card"""
+        self._places, self._parts = places, parts
 
     def begin(self, micro: int) -> Walk:
-        batch = self.noised(micro)
-        return self.walk(batch.only(batch.prior_rows))
+        of_step, number = self._places[micro]
+        batch = self.noised(of_step)
+        return self.walk(batch.of_pass(batch.target_passes[number]))
 
     def end(self, micro: int, predicted: Tensor) -> None:
-        self.found[micro] = predicted.float()
+        of_step, number = self._places[micro]
+        self._parts[of_step][number] = predicted.float()
 
 
 class _TrainedPasses(_Passes):
     """Passes with a backward pass."""
 
     def __init__(
-        self, *of_step: Any, bases: dict[int, Tensor], report: StepReport, scale: LossScale, last: torch.device
+        self, *of_step: Any, parts: list[list[Tensor]], report: StepReport, scale: LossScale, last: torch.device
     ) -> None:
         super().__init__(*of_step)
-        self._bases, self._report, self._scale = bases, report, scale
+        self._parts, self._report, self._scale = parts, report, scale
         self.loss = torch.zeros((), device=last)
 
     def begin(self, micro: int) -> Walk:
@@ -144,8 +152,10 @@ class _TrainedPasses(_Passes):
         draw, count = self.draws[micro], len(self.draws)
         # From host memory once more, and not from the first card, whose work would wait for that of the last one.
         only = replace(draw.batch, conditioning=None, texts=draw.batch.texts[:, :0])
-        batch = noise_batch(only, draw.noise, draw.sigma, self.loss.device, draw.given)
-        found = self.objective.of_prediction(batch, predicted, self._bases.pop(micro, None))
+        passes = tuple(replace(one, text=None) for one in draw.target_passes)
+        batch = replace(draw, batch=only, passages=(), target_passes=passes).noised(self.loss.device)
+        found = self.objective.of_prediction(batch, predicted, self._parts[micro])
+        self._parts[micro] = []
         self._report.add_loss(found)
         self.loss += found.loss.detach() / count
         return self._scale.scale(found.loss / count)

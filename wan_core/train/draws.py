@@ -17,6 +17,7 @@ from ..flow import LEAST_SHARE, draw_noise, draw_sigma, is_in_range, resolution_
 from ..model import Passage, Route, draw_passages, lengthened
 from .config import TrainConfig
 from .group import Group
+from .objective import NoisedBatch, TargetPass, noise_batch
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,9 @@ class Draw:
     """(B,) bool: the first latent frame stays clean; None = for no sample"""
     passages: tuple[Passage, ...] = ()
     """for each TREAD route, the tokens that its layers process"""
+    target_passes: tuple[TargetPass, ...] = ()
+    true_shares: tuple[float, ...] = ()
+    """as in NoisedBatch"""
 
     @property
     def timestep(self) -> float:
@@ -43,7 +47,23 @@ class Draw:
         """Returns a copy in pinned memory; needs CUDA."""
         given = None if self.given is None else self.given.pin_memory()
         passages = tuple(passage._replace(kept=passage.kept.pin_memory()) for passage in self.passages)
-        return Draw(self.batch.pinned(), self.noise.pin_memory(), self.sigma.pin_memory(), given, passages)
+        target_passes = tuple(
+            one if one.text is None else replace(one, text=one.text.pin_memory()) for one in self.target_passes
+        )
+        return replace(
+            self,
+            batch=self.batch.pinned(),
+            noise=self.noise.pin_memory(),
+            sigma=self.sigma.pin_memory(),
+            given=given,
+            passages=passages,
+            target_passes=target_passes,
+        )
+
+    def noised(self, device: torch.device) -> NoisedBatch:
+        """Returns the micro-batch as the model receives it, on `device`."""
+        noised = (self.batch, self.noise, self.sigma, device, self.given, self.passages)
+        return noise_batch(*noised, self.target_passes, self.true_shares)
 
 
 class Levels:
@@ -170,7 +190,26 @@ class Draws:
                 batch = replace(batch, texts=torch.where(dropped.view(-1, 1, 1), empty, texts))
         noise = draw_noise(batch.latents.shape, seeded_generator(config.seed, "noise", place))
         given = given_first_frames(batch.latents, self._first_frame_share, config.seed, place)
-        return Draw(batch, noise, sigma, given, _passages_of(batch, self._routes, config.seed, place))
+        passages = _passages_of(batch, self._routes, config.seed, place)
+        return Draw(batch, noise, sigma, given, passages, *self._target_of(batch))
+
+    def most_target_passes(self, micro_step: int) -> int:
+        """Returns the number of target passes at `micro_step` on the rank that runs most."""
+        return max(len(self._passes(prior)) for prior in self._batches.priors_at(micro_step))
+
+    def _passes(self, prior: Sequence[float]) -> tuple[TargetPass, ...]:
+        """Returns the target passes of clips with these prior preservation weights."""
+        guided = tuple(0.0 if weight else 1 - self._config.guidance_target for weight in prior)
+        base = TargetPass(tuple(float(weight > 0) for weight in prior))
+        without = TargetPass(guided, self._empty_text.expand(len(prior), -1, -1), adapted=True)
+        return tuple(one for one in (base, without) if one.rows)
+
+    def _target_of(self, batch: Batch) -> tuple[tuple[TargetPass, ...], tuple[float, ...]]:
+        """Returns the target passes of a batch, and its shares of the true velocity."""
+        prior = batch.prior or (0.0,) * len(batch.latents)
+        passes = self._passes(prior)
+        true = tuple(0.0 if weight else self._config.guidance_target for weight in prior)
+        return passes, true if passes else ()
 
     def largest(self) -> Draw:
         """Returns the largest possible micro-batch, at sigma 0.5."""

@@ -155,18 +155,18 @@ class FlopCount:
         time_rows: int,
         image_rows: int,
         text_rows: int = TEXT_LENGTH,
-        prior_clips: int = 0,
+        more_forward: int = 0,
         routes: Sequence[Route] = (),
         context_tokens: int = 0,
     ) -> Work:
         """Returns the work of a micro-batch: latent (B, C, F, H, W), its tokens before routing, with its context.
 
-        `prior_clips`: clips that take one more forward pass, of the base model, for their target.
+        `more_forward`: clips in forward passes without gradients, for targets.
         """
         clips, _, frames, height, width = latent
         rows = {"time_rows": time_rows, "image_rows": image_rows, "text_rows": text_rows}
         flops = self.of(latent, **rows, routes=routes, context_tokens=context_tokens)
-        useful = flops.useful + flops.base * prior_clips / clips
+        useful = flops.useful + flops.base * more_forward / clips
         return Work(useful, clips * (frames * (height // 2) * (width // 2) + context_tokens), clips)
 
     def _layer(self, name: str) -> int:

@@ -1,10 +1,12 @@
-"""Noised batch, velocity target, and the loss of training and evaluation.
+"""Noised batch, target, and the loss of training and evaluation.
 
-A prior preservation clip has another target: the base model's prediction for the same noise, sigma, caption and tokens.
+The target is the true velocity, or a sum of it and of predictions without gradients for the same noise, sigma and
+tokens (`TargetPass`): of the base model (prior preservation), or for the empty prompt (guidance target).
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +21,27 @@ from ..lora import without_adapters
 from ..model import Conditioning, Passage, WanTransformer, sent, shared_out
 from ..model.transformer import grid_of
 from .objective_config import ObjectiveConfig
+
+
+@dataclass(frozen=True)
+class TargetPass:
+    """A forward pass without gradients whose prediction is a part of the target."""
+
+    shares: tuple[float, ...]
+    """(B,) factor of the prediction in each clip's target; 0: the clip is not in the pass"""
+    text: Tensor | None = None
+    """(B, L, D); None: the captions of the batch"""
+    adapted: bool = False
+    """with the trained adapters; False: the base model"""
+
+    @property
+    def rows(self) -> list[int]:
+        """The clips in the pass."""
+        return [place for place, share in enumerate(self.shares) if share]
+
+    def on(self, device: torch.device) -> TargetPass:
+        """Returns the pass with its text on `device`."""
+        return self if self.text is None else replace(self, text=sent(self.text, device))
 
 
 @dataclass(frozen=True)
@@ -42,6 +65,13 @@ class NoisedBatch:
     """TREAD: the tokens that skip layers"""
     prior: tuple[float, ...] = ()
     """(B,) loss weights of prior preservation clips, 0 for other clips; () without any"""
+    target_passes: tuple[TargetPass, ...] = ()
+    true_shares: tuple[float, ...] = ()
+    """(B,) factor of the true velocity in each clip's target; () = 1"""
+
+    def of_pass(self, one: TargetPass) -> NoisedBatch:
+        """Returns the clips and captions of a target pass."""
+        return (self if one.text is None else replace(self, text=one.text)).only(one.rows)
 
     def only(self, rows: Sequence[int]) -> NoisedBatch:
         """Returns the clips at `rows`; the batch itself where these are all."""
@@ -117,6 +147,8 @@ def noise_batch(
     device: torch.device,
     given: Tensor | None = None,
     passages: tuple[Passage, ...] = (),
+    target_passes: tuple[TargetPass, ...] = (),
+    true_shares: tuple[float, ...] = (),
 ) -> NoisedBatch:
     """Returns `batch` noised on `device`: noise (B, C, F, H, W), sigma (B,); `given` (B,) bool on the CPU."""
     latent, noise, sigma, texts = (sent(t, device) for t in (batch.latents, noise, sigma, batch.texts))
@@ -129,7 +161,9 @@ def noise_batch(
     conditioning = batch.conditioning.to(device) if batch.conditioning is not None else None
     mask = sent(batch.loss_mask, device) if batch.loss_mask is not None else None
     passages = tuple(passage._replace(kept=sent(passage.kept, device)) for passage in passages)
-    return NoisedBatch(latent, noise, noised, sigma, texts, conditioning, given, mask, passages, batch.prior)
+    target_passes = tuple(one.on(device) for one in target_passes)
+    given_to_model = (latent, noise, noised, sigma, texts, conditioning, given, mask, passages)
+    return NoisedBatch(*given_to_model, batch.prior, target_passes, true_shares)
 
 
 class TrainedLoss(NamedTuple):
@@ -150,25 +184,22 @@ class Objective:
 
     def trained(self, batch: NoisedBatch) -> TrainedLoss:
         """Returns the training loss by the settings."""
-        base = None
-        if batch.prior_rows:
-            # Before the pass with gradients, so that the activations of both passes are never held at once.
-            with torch.no_grad(), without_adapters(self._model), shared_out(self._model):
-                base = self._predicted(batch.only(batch.prior_rows), batch.passages).float()
-        return self.of_prediction(batch, self._predicted(batch, batch.passages), base)
+        # Before the pass with gradients, so that the activations of both passes are never held at once.
+        parts = [self._part(batch, one) for one in batch.target_passes]
+        return self.of_prediction(batch, self._predicted(batch, batch.passages), parts)
 
-    def of_prediction(self, batch: NoisedBatch, predicted: Tensor, base: Tensor | None) -> TrainedLoss:
-        """Returns the training loss of what the model predicted (B, C, F, H, W), and the base model for the clips of
-        prior preservation: `base` (P, C, F, H, W) float32, None without any. All on one device.
+    def of_prediction(self, batch: NoisedBatch, predicted: Tensor, parts: Sequence[Tensor]) -> TrainedLoss:
+        """Returns the training loss of what the model predicted (B, C, F, H, W).
+
+        `parts`: the prediction of each target pass for its clips, float32. All on one device.
         """
         config, prior = self._config, batch.prior_rows
-        target, factor = true_velocity(batch), loss_factor(batch.sigma, config.loss_weighting)
+        target, factor = _target(batch, parts), loss_factor(batch.sigma, config.loss_weighting)
         kind, delta = config.loss_type, config.huber_delta
-        if base is None:
-            loss = velocity_loss(predicted, target, batch.trained, kind=kind, delta=delta, factor=factor)
-            return TrainedLoss(loss, None)
-        target, factor = _towards(base, prior, target), self._weighed(batch, factor)
+        factor = self._weighed(batch, factor)
         loss = velocity_loss(predicted, target, batch.trained, kind=kind, delta=delta, factor=factor)
+        if not prior:
+            return TrainedLoss(loss, None)
         some = batch.only(prior)
         error = velocity_loss(predicted[prior].detach(), target[prior], some.trained, kind=kind, delta=delta)
         return TrainedLoss(loss, error, len(prior))
@@ -176,6 +207,11 @@ class Objective:
     def evaluated(self, batch: NoisedBatch) -> Tensor:
         """Returns the mean squared error over all tokens, independent of loss settings, so that runs compare."""
         return velocity_loss(self._predicted(batch), true_velocity(batch), batch.trained)
+
+    def _part(self, batch: NoisedBatch, one: TargetPass) -> Tensor:
+        base = contextlib.nullcontext() if one.adapted else without_adapters(self._model)
+        with torch.no_grad(), base, shared_out(self._model):
+            return self._predicted(batch.of_pass(one), batch.passages).float()
 
     def _weighed(self, batch: NoisedBatch, factor: Tensor | None) -> Tensor | None:
         """Returns the factor of each clip's error (B,), times the weights of prior preservation clips."""
@@ -189,10 +225,16 @@ class Objective:
         return self._model(batch.noised, batch.timestep, batch.text, batch.conditioning, passages)
 
 
-def _towards(base: Tensor, prior: list[int], target: Tensor) -> Tensor:
-    """Returns `target` (B, C, F, H, W) with the base model's prediction for the clips at `prior`."""
-    if len(prior) == len(target):
-        return base
-    target = target.clone()
-    target[prior] = base
+def _target(batch: NoisedBatch, parts: Sequence[Tensor]) -> Tensor:
+    """Returns the target (B, C, F, H, W), with the predictions of the batch's target passes."""
+    target = true_velocity(batch)
+
+    def each(shares: Sequence[float]) -> Tensor:
+        return sent(torch.tensor(shares), target.device).view(-1, 1, 1, 1, 1)
+
+    if batch.true_shares:
+        target = each(batch.true_shares) * target
+    for one, part in zip(batch.target_passes, parts, strict=True):
+        rows = sent(torch.tensor(one.rows), target.device)
+        target = target.index_add(0, rows, each([one.shares[row] for row in one.rows]) * part)
     return target

@@ -113,6 +113,15 @@ class ObjectiveConfig(Config):
         "Train only these noise levels (0 to 1000), equally often, such as 1000, 750, 500, 250. Empty: "
         "timestep_sampling is used. Set it for a LoRA of a model that samples in a few steps.",
     )
+    guidance_target: float = objective_setting(
+        1.0,
+        "Guidance in the target, for a distilled base (4-step, lightx2v, turbo) that is sampled at cfg 1: the target "
+        "is moved away from the model's prediction for the empty prompt by this scale, so that the base stays "
+        "distilled. Takes one more forward pass. 1 = off. Set it to 3 or 4 when you train on a distilled model.",
+        low=1.0,
+        high=20.0,
+        step=0.5,
+    )
     timestep_strata: int = objective_setting(
         0,
         "Stratified sampling: noise levels of this many consecutive clips are spread evenly over the distribution, one "

@@ -31,12 +31,12 @@ from ..placement import BlockOffload, Recomputing
 from ..precision import float32_products, fused_on_cards
 from .at_once import CardsAtOnce
 from .config import TrainConfig
-from .draws import Draw, Draws
+from .draws import Draws
 from .evaluation import Evaluation
 from .group import Group
 from .learning_rate import learning_rate_at, rates_sentence, scaled_to_batch
 from .meters import DeviceMeters, StepReport
-from .objective import NoisedBatch, Objective, noise_batch
+from .objective import NoisedBatch, Objective
 from .optimizer_bytes import check_room
 from .optimizer_state import AdapterOptimizer
 from .recovery import LossScale, Relief, Streak
@@ -266,7 +266,7 @@ class Trainer:
             with scope("batch"):
                 batch, timestep = self._draw(first + index)
             timestep_sum += timestep
-            self._join_base_pass(first + index, batch)
+            self._join_target_passes(first + index, batch)
             with scope("forward"):
                 trained = self._objective.trained(batch)
             with scope("backward"):
@@ -276,11 +276,12 @@ class Trainer:
             loss_sum += trained.loss.detach() / count
         return loss_sum, timestep_sum / count
 
-    def _join_base_pass(self, micro_step: int, batch: NoisedBatch) -> None:
-        """Gathers sharded blocks for ranks that run the base model now, for prior preservation clips."""
+    def _join_target_passes(self, micro_step: int, batch: NoisedBatch) -> None:
+        """Gathers sharded blocks for ranks that run more target passes than this one."""
         offload = self.model.offload
-        if isinstance(offload, ShardedBlocks) and not batch.prior_rows and self.batches.any_prior(micro_step):
-            offload.gather_all()
+        if isinstance(offload, ShardedBlocks):
+            for _ in range(self._draws.most_target_passes(micro_step) - len(batch.target_passes)):
+                offload.gather_all()
 
     def _clipped(self, loss: Tensor) -> tuple[float, float]:
         """Averages loss and gradients over ranks and clips; returns the norm before clipping, and the loss.
@@ -303,15 +304,12 @@ class Trainer:
         draw = self._reader.at(micro_step)
         if self.model.checkpoint_keeps_rng:  # there is dropout
             self._seed(micro_step)
-        return self._noised(draw), draw.timestep
+        return draw.noised(self._device), draw.timestep
 
     def _seed(self, micro_step: int, more: int = 0) -> None:
         """Seeds torch's global generators, from which dropout draws, for one micro-batch of this rank."""
         place = self._draws.place(micro_step + more)
         torch.manual_seed(seeded_generator(self.config.seed, "dropout", place).initial_seed())
-
-    def _noised(self, draw: Draw) -> NoisedBatch:
-        return noise_batch(draw.batch, draw.noise, draw.sigma, self._device, draw.given, draw.passages)
 
     def _raise_if_stopped(self) -> None:
         """Raises Stopped on every rank where the leader has a stop request."""
@@ -381,7 +379,7 @@ class Trainer:
                     if (schedule := self._at_once.schedule(self._at_once.rehearsed(count))) is not None:
                         self._at_once.accumulated(schedule, [largest] * schedule.micro_batches, self._seed)
                     else:
-                        self._objective.trained(self._noised(largest)).loss.backward()
+                        self._objective.trained(largest.noised(self._device)).loss.backward()
                 break
             except RuntimeError as error:
                 full = self.relief.caught(self.step + 1, error)

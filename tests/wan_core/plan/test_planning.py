@@ -320,7 +320,7 @@ def test_what_is_left_to_compute_twice_is_in_the_seconds(a14b: Workload) -> None
         for job, estimate in ((a14b, full), (kept, kept.estimate(kept.shape(), MemoryMeasures())))
     ]
     assert 0.85 < seconds[1] / seconds[0] < 0.95
-    target = step_seconds(shape, a14b.step, full, card, micro_batches=1, prior_share=0.5) - seconds[0]
+    target = step_seconds(shape, a14b.step, full, card, micro_batches=1, target_share=0.5) - seconds[0]
     assert 0.12 < target / seconds[0] < 0.2, "half a forward pass beside forward, backward and what is computed again"
     chunked = replace(full, measures=MemoryMeasures(chunk_tokens=1024))
     more = step_seconds(shape, a14b.step, chunked, card, micro_batches=1) - seconds[0]

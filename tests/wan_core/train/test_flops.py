@@ -163,7 +163,7 @@ def test_a_target_that_the_base_makes_counts_one_pass_without_adapters(kind: str
     with without_adapters(model):
         assert found.base == pytest.approx(counted(model)[0], rel=2e-3)
     assert found.base < found.forward
-    none, both = (count.work_of(latent, time_rows=1, image_rows=0, prior_clips=clips) for clips in (0, 2))
+    none, both = (count.work_of(latent, time_rows=1, image_rows=0, more_forward=clips) for clips in (0, 2))
     assert both.flops - none.flops == pytest.approx(found.base)
 
 

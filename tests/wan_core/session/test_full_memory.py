@@ -154,7 +154,11 @@ def test_one_card_cannot_be_split_over() -> None:
 
 @pytest.mark.parametrize(
     "said",
-    ["CUDA error: out of memory\nmore lines", "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`"],
+    [
+        "CUDA error: out of memory\nmore lines",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`",
+        "Triton Error [CUDA]: out of memory",
+    ],
 )
 def test_a_gpu_is_full_whoever_says_so(said: str) -> None:
     """torch's type for it is of its own allocator; libraries ask the driver themselves."""

@@ -39,12 +39,9 @@ SETTINGS = TrainConfig(
     unchecked_blocks=1,
 )
 FULL = "CUDA out of memory. Tried to allocate 2.00 GiB.\nmore lines"
-BESIDE_TORCH = (
-    "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported at some other API call.",
-    "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
-    "Triton Error [CUDA]: out of memory",
-)
-"""what torch and libraries say where the driver refuses them memory that torch's allocator does not hand out"""
+BESIDE_TORCH = "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported at some other API call."
+"""what torch says where the driver refuses it memory that its allocator does not hand out; what libraries say is in
+tests/wan_core/session/test_full_memory.py"""
 
 
 _UNDISTURBED: dict[str, Tensor] = {}
@@ -99,14 +96,11 @@ def out_of_memory(
         yield
 
 
-TWICE = (
-    *("first block of the first step", "walk back of a later block", "the loss", "before the first update"),
-    *("evaluation of the base", "evaluation after a save"),
-)
+TWICE = ("first block of the first step", "the loss", "before the first update", "evaluation after a save")
 """where CI tries what is out of memory twice, which gives something up"""
 ONCE = ("walk back of a block", "before a later update", "evaluation of the base")
 """where CI tries what is out of memory once: in a pass, in an update, in an evaluation"""
-ENDS = ("first block of the first step", "the loss", "walk back of a later block", "before a later update")
+ENDS = ("first block of the first step", "before a later update")
 """where CI tries also what is out of memory for ever: before the first save and after it"""
 
 
@@ -145,22 +139,21 @@ def test_a_run_that_runs_out_of_memory_goes_on_as_if_it_had_not(
         assert warnings[0].endswith("(CUDA out of memory. Tried to allocate 2.00 GiB.)")
 
 
-@pytest.mark.parametrize("said", BESIDE_TORCH)
 def test_a_gpu_that_is_full_beside_torchs_own_allocator_is_full_too(
-    tmp_path: Path, undisturbed: dict[str, Tensor], said: str
+    tmp_path: Path, undisturbed: dict[str, Tensor]
 ) -> None:
     """It ends in a plain RuntimeError, or an AcceleratorError, which is one."""
     run = make_run(tmp_path, train=SETTINGS)
-    with out_of_memory("walk back of a block", 2, lambda: RuntimeError(said)):
+    with out_of_memory("walk back of a block", 2, lambda: RuntimeError(BESIDE_TORCH)):
         events = train_here(run)
     assert same(state(run, 4), undisturbed)
     (warning,) = (event.text for event in events if isinstance(event, Note) and event.level == "warning")
-    assert warning.endswith(f"({said.splitlines()[0]})")
+    assert warning.endswith(f"({BESIDE_TORCH.splitlines()[0]})")
 
 
 def test_so_it_is_in_an_evaluation(tmp_path: Path, undisturbed: dict[str, Tensor]) -> None:
     run = make_run(tmp_path, train=SETTINGS)
-    with out_of_memory("evaluation of the base", 2, lambda: RuntimeError(BESIDE_TORCH[0])):
+    with out_of_memory("evaluation of the base", 2, lambda: RuntimeError(BESIDE_TORCH)):
         events = train_here(run)
     assert [event.step for event in events if isinstance(event, Evaluated)] == [2, 4]
     assert same(state(run, 4), undisturbed)
@@ -176,7 +169,9 @@ def test_what_else_breaks_is_not_tried_again(tmp_path: Path) -> None:
         train_here(run)
 
 
-@pytest.mark.parametrize("place", ["walk back of a later block", "before a later update"])
+@pytest.mark.parametrize(
+    "place", ["walk back of a later block", pytest.param("before a later update", marks=_long(False))]
+)
 def test_each_attempt_gives_up_more_until_blocks_rest_in_host_memory(
     tmp_path: Path, undisturbed: dict[str, Tensor], place: str
 ) -> None:

@@ -9,7 +9,7 @@ from ..cache import CacheSet, Order
 from ..errors import ConfigError
 from ..events import Event, StageEnded, StepDone
 from ..metrics import finite, records_of
-from ..train import Manifest, TrainConfig, check_warmup
+from ..train import Manifest, TrainConfig, check_warmup, with_auto_rate
 from .config import RunConfig
 
 _NOT_WORK = ("cache", "start")
@@ -39,9 +39,11 @@ def with_global_batch(train: TrainConfig, ranks: int) -> TrainConfig:
 def with_clip_values(train: TrainConfig, clips: CacheSet, ranks: int) -> TrainConfig:
     """Returns `train` with accumulation by its global batch, and steps by its epochs (for each expert of a pair).
 
+    A learning rate of 0 becomes the one of its optimizer.
+
     Raises what `with_global_batch` does, and ConfigError where warm-up lasts as long as these steps.
     """
-    train = with_global_batch(train, ranks)
+    train = with_global_batch(with_auto_rate(train), ranks)
     if train.max_train_epochs:
         order = Order(clips.items, seed=train.seed, batch_size=train.batch_size, bucket_sampling=train.bucket_sampling)
         batches = train.max_train_epochs * order.batches_per_epoch

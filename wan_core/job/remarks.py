@@ -21,7 +21,7 @@ from ..load import ModelPlan, WanFile, attention_kernels, unpacked_kinds
 from ..lora import KINDS, LoraConfig, holds_both_experts
 from ..placement import StepShape
 from ..precision import torch_dtype
-from ..train import NotFinite, PreviewInputs, SaveStore, TrainConfig
+from ..train import TIMES_ADAMW, NotFinite, PreviewInputs, SaveStore, TrainConfig
 from ..words import filled, logger, shortened
 from .config import RunConfig
 
@@ -132,15 +132,6 @@ def routes_remark(train: TrainConfig) -> str:
     )
 
 
-_TIMES_ADAMW = {
-    **dict.fromkeys(("adamw", "adamw8bit", "adamw4bit", "adamwfp8", "bnb_adamw8bit", "bnb_paged_adamw8bit"), 1.0),
-    **dict.fromkeys(("lion", "bnb_lion8bit"), 1 / 3),
-    "came": 0.1,
-    "adafactor": 100.0,
-}
-"""best learning rate of an optimizer, in AdamW's; of three rates on two concepts for the last two. CAME at AdamW's rate
-destroyed the model; torch's Adafactor multiplies the rate by the weights' RMS (at least 0.001), and a LoRA starts at 0
-"""
 _RATES = {
     "lion": (3e-7, 3e-3),
     "prodigy": (0.1, 10.0),
@@ -160,7 +151,7 @@ _NO_CHANGE = 1e-5
 
 def _sensible_rates(optimizer: str) -> tuple[float, float] | None:
     """Returns the usual learning rates for a released model; None for an optimizer without known ones."""
-    times = _TIMES_ADAMW.get(optimizer)
+    times = TIMES_ADAMW.get(optimizer)
     return None if times is None else (_SENSIBLE_RATES[0] * times, _SENSIBLE_RATES[1] * times)
 
 

@@ -6,7 +6,7 @@ from .config import EXPERTS, TrainConfig, expert_named, expert_setting
 from .draws import Levels
 from .flops import FlopCount, StepFlops
 from .group import MEETING, Group, join_group
-from .learning_rate import check_rates
+from .learning_rate import TIMES_ADAMW, check_rates, with_auto_rate
 from .meters import largest_step
 from .objective import NoisedBatch, noise_batch, true_velocity
 from .optimizer_bytes import UNKNOWN_CLASS, check_optimizer, held_bytes, saved_bytes, state_bytes
@@ -22,6 +22,7 @@ __all__ = [
     "EXPERTS",
     "MEETING",
     "SAVED_FILES",
+    "TIMES_ADAMW",
     "UNKNOWN_CLASS",
     "FlopCount",
     "Group",
@@ -57,4 +58,5 @@ __all__ = [
     "settings_of_expert",
     "state_bytes",
     "true_velocity",
+    "with_auto_rate",
 ]

@@ -19,6 +19,16 @@ from ..patterns import matching
 from .config import TrainConfig
 from .update_config import UpdateConfig
 
+TIMES_ADAMW = {
+    **dict.fromkeys(("adamw", "adamw8bit", "adamw4bit", "adamwfp8", "bnb_adamw8bit", "bnb_paged_adamw8bit"), 1.0),
+    **dict.fromkeys(("lion", "bnb_lion8bit"), 1 / 3),
+    "came": 0.1,
+    "adafactor": 100.0,
+}
+"""best learning rate of an optimizer, in AdamW's; of three rates on two concepts for the last two. CAME at AdamW's rate
+destroyed the model; torch's Adafactor multiplies the rate by the weights' RMS (at least 0.001), and a LoRA starts at 0
+"""
+_OTHER_RATES = {"muon": 1e-4, "schedule_free": 1e-4, "prodigy": 1.0}
 _PART = re.compile(r"\.(?:lora|lokr|hada|oft|diff)(?:_\w+)?(?:\.\w+)*\Z")
 """suffix of a trained weight's name after the name of its layer"""
 
@@ -27,6 +37,14 @@ def owns_rate(config: TrainConfig) -> bool:
     """Returns whether the schedule sets the learning rate at every step; else it is set once."""
     # With a constant schedule the optimizer may change its own rate, as SWATS does.
     return config.lr_scheduler != "constant" or bool(config.warmup)
+
+
+def with_auto_rate(config: TrainConfig) -> TrainConfig:
+    """Returns `config` with its optimizer's measured rate where learning_rate is 0; 0 stays for a custom optimizer."""
+    if config.learning_rate:
+        return config
+    rate = _OTHER_RATES.get(config.optimizer, 1e-4 * TIMES_ADAMW.get(config.optimizer, 0.0))
+    return replace(config, learning_rate=float(f"{rate:.3g}"))
 
 
 def learning_rate_at(step: int, config: TrainConfig) -> float:

@@ -31,8 +31,8 @@ class UpdateConfig(Config):
     )
     learning_rate: float = counted(
         1e-4,
-        "Learning rate: how far one optimizer step moves the LoRA. Lower it when previews break, raise it when they "
-        "hardly change: 5e-5 to 3e-4 is sensible.",
+        "Learning rate: how far one optimizer step moves the LoRA. 0 = auto: the usual one of the optimizer, 1e-4 for "
+        "AdamW. Lower it when previews break, raise it when they hardly change: 5e-5 to 3e-4 is sensible.",
         low=0.0,
         high=10.0,
         offered=(0.0, 1.0),

@@ -65,6 +65,20 @@ def test_epochs_and_a_global_batch_say_steps_and_accumulation(
 
 
 @pytest.mark.parametrize(
+    ("optimizer", "rate"), [("adamw", 1e-4), ("lion", 3.33e-5), ("adafactor", 1e-2), ("prodigy", 1.0), ("custom", 0.0)]
+)
+def test_a_learning_rate_of_zero_becomes_the_optimizer_s_and_another_stays(
+    tmp_path: Path, optimizer: str, rate: float
+) -> None:
+    run = make_run(tmp_path)
+    clips = LatentCache(run.roots.first("cache")).read_set(run.config.data.fingerprint)
+    config = TrainConfig(optimizer=optimizer, optimizer_class="torch.optim.SGD" if optimizer == "custom" else "")
+    found = with_clip_values(replace(config, learning_rate=0.0), clips, 1)
+    assert found.learning_rate == rate, "0 for a class without a known one, which choose_run refuses"
+    assert with_clip_values(replace(config, learning_rate=5e-4), clips, 1).learning_rate == 5e-4
+
+
+@pytest.mark.parametrize(
     ("asked", "batch", "ranks", "fits"), [(9, 2, 2, "8 or 12"), (3, 4, 1, "4"), (7, 2, 1, "6 or 8")]
 )
 def test_a_global_batch_that_cannot_be_is_refused_with_the_nearest_that_can(

@@ -26,6 +26,8 @@ from typing import Any
 
 SCALE = 40.0
 _RATES = (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)
+_LOWER = (5e-4, 1e-3, 2e-3, 4e-3, 8e-3)
+"""of recipes that were best at the lowest of `_RATES`"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,19 +79,21 @@ _ALL = (
     BenchRecipe(
         name="diffusion-pipe",
         full_size_rate=2e-5,
+        rates=_LOWER,
         train={**_CONSTANT, "lr_warmup_steps": 100, "timestep_sampling": "sigmoid", "adam_beta2": 0.99},
         lora={"rank": 32},
     ),
     BenchRecipe(
         name="musubi",
         full_size_rate=2e-4,
-        rates=(4e-3, 8e-3, 1.6e-2, 3.2e-2, 6.4e-2),
+        rates=(2e-3, 4e-3, 8e-3, 1.6e-2, 3.2e-2),
         train={**_CONSTANT, "timestep_sampling": "shift", "discrete_flow_shift": 3.0},
         lora={"rank": 32, "alpha": 1.0},
     ),
     BenchRecipe(
         name="ai-toolkit",
         full_size_rate=1e-4,
+        rates=_LOWER,
         train={
             **_CONSTANT,
             "timestep_sampling": "sigmoid",
@@ -120,6 +124,7 @@ _ALL = (
     BenchRecipe(
         name="DiffSynth",
         full_size_rate=1e-4,
+        rates=_LOWER,
         train={
             **_CONSTANT,
             "timestep_sampling": "uniform",

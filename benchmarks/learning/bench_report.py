@@ -11,7 +11,7 @@ import numpy as np
 from learning.bench_file import AGAIN, FAILED, JUDGE, STEPS, Line, ResultFile
 from learning.bench_recipes import RECIPES
 from learning.bench_stages import at_equal_seconds, candidates, failed, kept, merged, optimizers, suggestions
-from learning.bench_stats import LENGTH, against, best_rates, bootstrap, cost, percent, shares
+from learning.bench_stats import LENGTH, against, best_rates, bootstrap, cost, percent, ratio, shares
 from shapeworld.scores import markdown_table
 
 PARTS = ("shape", "path", "colour", "size", "speed")
@@ -26,7 +26,7 @@ def page(results: ResultFile) -> str:
         picture=results.file.with_suffix(".svg").name,
         cells=len(lines),
         judge=_judge(judged),
-        recipes=_recipes(chosen),
+        recipes=_recipes([line for line in chosen if line["recipe"] in RECIPES]),
         unseen=_recipes(unseen) if unseen else "Not run yet.",
         rates=_rates(chosen),
         candidates=candidates(chosen),
@@ -56,7 +56,7 @@ def _judge(lines: Sequence[Line]) -> str:
 
 
 def _recipes(lines: Sequence[Line]) -> str:
-    lines = [line for line in lines if line["steps"] == LENGTH and line["recipe"] in RECIPES]
+    lines = [line for line in lines if line["steps"] == LENGTH]
     best = best_rates(lines)
     of_ours = [line for line in lines if line["recipe"] == "ours"]  # a step costs the same at any rate
     ours, rows = shares(best.get("ours", [])), []
@@ -67,15 +67,16 @@ def _recipes(lines: Sequence[Line]) -> str:
         rows.append(
             (
                 recipe,
-                f"{rate:g} of {len(tried)}" + (" (at the edge)" if at_edge else ""),
+                f"{rate:g}" + (f" of {len(tried)}" if len(tried) > 1 else "") + (" (at the edge)" if at_edge else ""),
                 len(mine),
                 percent(mine),
                 "" if recipe == "ours" else against(mine, ours),
+                "" if recipe == "ours" else ratio(ours, mine),
                 *(percent(shares(own, part)) for part in PARTS),
                 cost(own, of_ours),
             )
         )
-    head = ("recipe", "best rate", "concepts", "learnt, %", "minus ours", *PARTS, "cost")
+    head = ("recipe", "best rate", "concepts", "learnt, %", "minus ours", "ours as a multiple", *PARTS, "cost")
     return markdown_table(head, sorted(rows, key=lambda row: -float(row[3].split()[0])))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from learning.bench_candidates import AND, CANDIDATES, OPTIMIZERS, OURS
 from learning.bench_file import Line
 from learning.bench_recipes import SCALE
-from learning.bench_stats import LENGTH, Shares, against, bootstrap, cost, percent, shares
+from learning.bench_stats import LENGTH, Shares, against, bootstrap, cost, percent, ratio, shares
 from shapeworld.scores import markdown_table
 
 CHOSEN_ON = 3
@@ -90,7 +90,7 @@ def at_equal_seconds(curves: Curves) -> str:
             recipe,
             percent(mine),
             "" if recipe == OURS.name else against(mine, ours),
-            "" if recipe == OURS.name else _ratio(ours, mine),
+            "" if recipe == OURS.name else ratio(ours, mine),
         )
         for recipe, mine in found.items()
         if mine
@@ -109,17 +109,6 @@ def _read_off(own: Mapping[int, list[Line]], seconds: float) -> Shares:
     by_length = [shares(own[steps]) for steps in lengths]
     concepts = set(by_length[0]).intersection(*by_length)
     return {one: float(np.interp(math.log(seconds), at, [some[one] for some in by_length])) for one in sorted(concepts)}
-
-
-def _ratio(ours: Shares, mine: Shares) -> str:
-    """Mean of ours by theirs, with its bootstrap error over concepts."""
-    both = [concept for concept in ours if concept in mine]
-    one, other = (np.array([some[concept] for concept in both]) for some in (ours, mine))
-    if not both or not other.sum():
-        return ""
-    draws = np.random.default_rng(0).integers(0, len(both), (4_000, len(both)))
-    ratios = one[draws].mean(1) / np.maximum(other[draws].mean(1), 1e-9)
-    return f"{one.mean() / other.mean():.2f} ± {ratios.std():.2f}"
 
 
 # ---- a run while it goes on --------------------------------------------------------------------

@@ -52,6 +52,18 @@ def against(mine: Shares, ours: Shares) -> str:
     return f"{mean:+.0f}" + (f" ± {error:.0f}" if len(both) > 1 else "")
 
 
+def ratio(ours: Shares, mine: Shares) -> str:
+    """Mean of ours by theirs, with half the width of the middle 68 % of its bootstrap over concepts."""
+    both = [concept for concept in ours if concept in mine]
+    one, other = (np.array([some[concept] for concept in both]) for some in (ours, mine))
+    if not both or not other.sum():
+        return ""
+    draws = np.random.default_rng(0).integers(0, len(both), (RESAMPLES, len(both)))
+    ratios = one[draws].mean(1) / np.maximum(other[draws].mean(1), 1e-9)
+    low, high = np.percentile(ratios, (16, 84))
+    return f"{one.mean() / other.mean():.2f} ± {(high - low) / 2:.2f}"
+
+
 def cost(mine: Sequence[Line], ours: Sequence[Line]) -> str:
     """Training CPU seconds of a cell as a multiple of ours, over the kinds of CPU that ran both; "" without any."""
 

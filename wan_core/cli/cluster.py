@@ -24,7 +24,7 @@ _PORT = 29500
 _TIME = re.compile(r"(?:\d+-)?\d{1,3}:\d{2}:\d{2}")
 _RESTARTS = 3
 _GRACE_S = 600
-"""for a step to end and a save to be written, between the signal and the kill"""
+"""seconds between the signal and the kill, in which a step ends and is saved"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,24 +39,24 @@ class Cluster:
     """folder of this pack, as the nodes see it"""
     nodes: int
     gpus: int
-    """per node; one process each"""
+    """GPUs per node; each has one process"""
     time: str
-    """limit as Slurm writes it, [days-]hours:minutes:seconds"""
+    """time limit in Slurm's format, [days-]hours:minutes:seconds"""
     python: str
     image: str
-    """of a container with Python, torch and the packages of this pack"""
+    """container image with Python, torch and the packages of this pack"""
     claim: str
     """PersistentVolumeClaim that holds runs, cache, models and this pack"""
     mount: str
-    """where containers see the claim"""
+    """path of the claim in containers"""
     local_cache: str
-    """folder on a disk of each node, for copies of base and cache; "" reads them where they lie"""
+    """folder on a local disk of each node, to which base and cache are copied; "" for no copies"""
     trackers: str
     """file with tracker, webhook and mirror, as the nodes see it; "" for none"""
     gloo: bool
-    """gradients go over gloo instead of NCCL"""
+    """whether gradients are sent over gloo instead of NCCL"""
     interface: str
-    """network interface that ranks meet on; "" leaves the choice to the libraries"""
+    """network interface of the ranks; "" leaves the choice to the libraries"""
 
     @property
     def seconds(self) -> int:
@@ -78,12 +78,12 @@ class Cluster:
 
     @property
     def labels(self) -> str:
-        """Returns the run's name as Kubernetes names objects: a letter first."""
+        """Returns the run's name as a valid name of a Kubernetes object, which begins with a letter."""
         name = re.sub(r"[^a-z0-9]+", "-", self.run_name.lower()).strip("-")[:50].strip("-")
         return f"run-{name}" if name[:1].isdigit() else name or "wan-lora"
 
     def starting(self, rendezvous: str) -> str:
-        """Returns the shell line that becomes torchrun; `rendezvous` is host:port, quoted for the shell."""
+        """Returns the shell line that starts torchrun; `rendezvous` is host:port, quoted for the shell."""
         words = [self.python, "-m", "torch.distributed.run", "--nnodes", str(self.nodes)]
         words += ["--nproc-per-node", str(self.gpus), "--max-restarts", str(_RESTARTS), "--rdzv-backend", "c10d"]
         words += ["--rdzv-id", self.labels, "--rdzv-endpoint"]
@@ -94,9 +94,9 @@ class Cluster:
 
 
 def sbatch_of(cluster: Cluster) -> str:
-    """Returns a batch script: one torchrun a node; a run that the time limit stopped is queued again."""
+    """Returns a batch script with one torchrun per node; it queues a run again that the time limit has stopped."""
     exports = [f"export {name}={shlex.quote(value)}" for name, value in cluster.environment.items()]
-    # torchrun ignores the signal, as it would end at once; the ranks below it take it, and save.
+    # torchrun would end at once on the signal, so it ignores it; the ranks receive it, and save.
     node = [
         "set -e",
         "trap '' USR1",
@@ -180,7 +180,7 @@ def trainjob_of(cluster: Cluster) -> str:
 
 
 def _pod(cluster: Cluster, name: str, rendezvous: str) -> dict[str, Any]:
-    """Returns the pod of a node; the operator sets the variables of `rendezvous`."""
+    """Returns the pod of a node; the Kubernetes operator sets the variables in `rendezvous`."""
     script = f"set -e\ncd {shlex.quote(cluster.pack)}\n{cluster.starting(rendezvous)}"
     mounts = [{"name": "storage", "mountPath": cluster.mount}, {"name": "shm", "mountPath": "/dev/shm"}]
     volumes: list[dict[str, Any]] = [

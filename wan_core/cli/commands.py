@@ -1,8 +1,4 @@
-"""The command line: `python wan_core/launch.py COMMAND ...`, or `python -m wan_core` where it is importable.
-
-JSON on stdout (a progress line on a terminal), sentences on stderr. Exit codes: 0 done, 3 stopped with saved state, 4
-does not fit, 5 bad data or settings, 1 a bug. RUN is a run directory or its run.json.
-"""
+"""The command line: `python wan_core/launch.py COMMAND ...`, or `python -m wan_core` where it is importable."""
 
 from __future__ import annotations
 
@@ -67,7 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        # A wrong command line ends like any other bad input, with JSON and exit code 5.
+        # Like any other bad input: JSON and exit code 5.
         raise ConfigError(f"{message}. {' '.join(self.format_usage().split())}")
 
 
@@ -145,11 +141,11 @@ def _parser() -> argparse.ArgumentParser:
 def let_segments_grow(
     environment: MutableMapping[str, str], *, torch: str, system: str = sys.platform, kernel: str = platform.release()
 ) -> None:
-    """Requests expandable segments, unless the user configured the allocator: less fragmentation with several clip
-    sizes.
+    """Requests expandable segments of torch's allocator, unless the user configured it: several clip sizes fragment
+    memory less.
 
-    Only on Linux with a CUDA build of `torch` (its version): other builds warn about it. Not under WSL2 (`kernel`: its
-    release), whose driver maps memory through Windows: there torch fails with them, or with "CUDA driver error".
+    Only on Linux with a CUDA build of torch (`torch`: its version), because other builds print a warning. Not under
+    WSL2 (`kernel`: the kernel's release), where torch fails with them, or with "CUDA driver error".
     """
     built_for = torch.partition("+")[2]
     has_them = system == "linux" and "microsoft" not in kernel.lower()

@@ -1,7 +1,7 @@
-"""`wan_core cache encode`: encodes the clips of a graph in a ComfyUI of its own; under torchrun each rank a share.
+"""`wan_core cache encode`: encodes the clips of a graph; under torchrun, each rank encodes a share.
 
-ComfyUI, started here without a page, runs the caching nodes of the graph, since its VAE and text encoder are needed.
-Ranks meet inside the node (nodes/bridge/encoding_ranks.py).
+Encoding needs ComfyUI's VAE and text encoder, so each process starts a ComfyUI server, which runs the caching nodes of
+the graph. Ranks communicate inside the node (nodes/bridge/encoding_ranks.py).
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from .output import done
 
 _NODE = "CacheLatents"
 _SHOWN = "shown "
-"""start of the ids of nodes that show a report"""
+"""prefix of the ids of added nodes that show a report"""
 _PACK = Path(__file__).resolve().parents[2]
 _START_S = 600.0
-"""for ComfyUI to answer: packs and models of a server on network storage"""
+"""seconds for ComfyUI to answer, also with many packs on network storage"""
 _CARDS = "CUDA_VISIBLE_DEVICES"
 
 Graph = dict[str, dict[str, Any]]
@@ -66,7 +66,7 @@ def _encode(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
 
 
 def _control() -> Control:
-    """Returns what stops this process: signals, and where another ComfyUI started it, also the end of that one."""
+    """Returns the control of this process: signals; or stdin, which closes when the ComfyUI that started it ends."""
     from ..cache import SHARE
 
     if SHARE not in os.environ:
@@ -77,7 +77,8 @@ def _control() -> Control:
 
 
 def encoding_graph(graph: Any) -> Graph:
-    """Returns the caching nodes of a graph with what leads to them, each shown, so that ComfyUI runs it."""
+    """Returns the caching nodes of a graph and their inputs, each with an output node, which ComfyUI needs to run
+    it."""
     known = cast("dict[str, Any]", graph) if isinstance(graph, dict) else {}
     nodes: Graph = {name: node for name, node in known.items() if isinstance(node, dict) and "class_type" in node}
     caching = [name for name, node in nodes.items() if str(node["class_type"]).removeprefix("WanTrainer_") == _NODE]
@@ -96,7 +97,7 @@ def encoding_graph(graph: Any) -> Graph:
 
 
 def _rank_environment(outside: Mapping[str, str]) -> dict[str, str]:
-    """Returns the environment of the ComfyUI of a rank: one card each, and the other ranks to meet."""
+    """Returns the environment of a rank's ComfyUI: one card, and the rendezvous of torchrun."""
     from ..cache import ENCODING
 
     found = dict(outside)
@@ -111,18 +112,18 @@ def _rank_environment(outside: Mapping[str, str]) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _comfyui(tree: Path, words: Sequence[str], environment: Mapping[str, str]) -> Iterator[_ComfyUI]:
-    """A ComfyUI on a free port of this machine, ended with the block or with this process."""
+    """Runs a ComfyUI on a free port of this machine; it ends with the context, or with this process."""
     with socket.socket() as free, tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
         free.bind(("127.0.0.1", 0))
         port = int(free.getsockname()[1])
         free.close()
         command = [sys.executable, str(tree / "main.py"), *words, "--listen", "127.0.0.1", "--port", str(port)]
-        # Own folder and database: ComfyUI empties its temporary folder at start, also under a running server.
+        # A folder and a database of its own: at start ComfyUI empties its temporary folder, also another server's.
         command += ["--temp-directory", temporary, "--database-url", "sqlite:///:memory:", "--disable-auto-launch"]
         with subprocess.Popen(
             command,
             env=dict(environment),
-            stdin=subprocess.PIPE,  # its end says that this process has died
+            stdin=subprocess.PIPE,  # closes when this process ends
             stdout=sys.stderr,
             creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
         ) as process:

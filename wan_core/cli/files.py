@@ -1,4 +1,4 @@
-"""`wan_core inspect | scan | check`: a file, a dataset and this machine, before training."""
+"""`wan_core inspect | scan | check`: reports about a model or LoRA file, a dataset, and this machine."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _inspect(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
     variant = detect_variant(header)
     try:
         stored, refused = locate_weights(header), ""
-    except CheckpointError as error:  # the file's content is still reported
+    except CheckpointError as error:  # the rest of the file is reported anyway
         stored, refused = None, str(error)
         print(refused, file=sys.stderr)
     print_json(
@@ -148,7 +148,7 @@ def _scanned(
     path: Path = options.source
     if not is_source(path):
         return (scan_folder(config, path, ScanContext(video, allowed=options.allow)),)
-    # Files next to the dataset may be read by the user of this command; others need --allow.
+    # The dataset may name files next to it; other folders need --allow.
     allowed = [path.resolve() if path.is_dir() else path.resolve().parent, *options.allow, scratch]
     columns = Columns.from_dict(dict(pair.partition("=")[::2] for pair in options.column), "--column")
     source = SourceFile(
@@ -168,15 +168,15 @@ def _check(_options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
 
     logging.getLogger().setLevel(logging.WARNING)  # the self-test's runs must not log
 
-    def tell(finding: Finding) -> None:
+    def show(finding: Finding) -> None:
         print(as_text(finding), file=sys.stderr, flush=True)
 
-    found = check_machine(tell)
+    found = check_machine(show)
     failed = [finding.name for finding in found if finding.state == FAILED]
     seconds = sum(finding.seconds for finding in found)
     verdict = f"{', '.join(failed)} failed" if failed else "everything that a run needs works"
     print(f"{verdict} ({seconds:.0f} s). These lines hold no paths: paste them into a report.", file=sys.stderr)
-    if not out.isatty():  # a terminal has shown the lines already
+    if not out.isatty():  # stderr has shown the lines on a terminal
         facts = {one.name: {"state": one.state, "said": one.said, "seconds": round(one.seconds, 2)} for one in found}
         done(out, {"findings": facts, "failed": failed})
     return ExitCode.BUG if failed else ExitCode.DONE

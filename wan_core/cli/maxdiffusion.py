@@ -1,4 +1,4 @@
-"""`wan_core cache export-tfrecord` and `import-tfrecord`: cache sets to and from MaxDiffusion's training sets."""
+"""`wan_core cache export-tfrecord | import-tfrecord`: writes and reads MaxDiffusion's training sets."""
 
 from __future__ import annotations
 
@@ -87,7 +87,8 @@ def _prompts_of(cache: LatentCache, start: str) -> PromptKeys:
 
 
 def _whole_fingerprint(cache: Path, start: str) -> str:
-    """Returns the cache's one set whose fingerprint starts so, else the input, which the cache refuses."""
+    """Returns the fingerprint of the cache's only set that starts with `start`, else `start`, which the cache
+    refuses."""
     known = {path.stem for path in (cache / "sets").glob("*") if path.stem.startswith(start)}
     if len(known) > 1:
         raise ConfigError(f"{len(known)} sets start with {start[:64]!r}. Write more of the fingerprint.")

@@ -1,4 +1,4 @@
-"""`wan_core measure`: what a step takes on the user's own card, for the rows that others publish."""
+"""`wan_core measure`: time and memory of a step on the user's card, for models that others publish figures of."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _measure(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
         rows,
         options.minutes,
         folder,
-        tell=lambda said: print(plain(said), file=sys.stderr, flush=True),
+        tell=lambda text: print(plain(text), file=sys.stderr, flush=True),
         tiny=options.tiny,
         trace=options.trace,
         snapshot=options.snapshot,

@@ -1,4 +1,4 @@
-"""`wan_core new | import`: a run without the canvas; a graph from another trainer's settings."""
+"""`wan_core new | import`: makes a run without the canvas; makes a graph from another trainer's settings."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def _new(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
     runs = (options.runs or beside).resolve()
     roots, written = _roots(options, runs)
     config = with_settings(_config(options, runs, roots), options.set)
-    asked = replace(config, run_name=options.run_name, begun_as="")
-    config = _with_model(asked, roots)
+    requested = replace(config, run_name=options.run_name, begun_as="")
+    config = _with_model(requested, roots)
     clips = LatentCache(roots.first("cache")).read_set(config.data.fingerprint)
     config = replace(config, train=with_clip_values(config.train, clips, config.model.placement.batches))
     config = with_mode(config, roots, clips)
-    elsewhere = on_other_cards(config, asked.model.base_precision, asked.train.loss_scaling)
+    elsewhere = on_other_cards(config, requested.model.base_precision, requested.train.loss_scaling)
     decision = choose_run(runs, config, elsewhere=elsewhere)
     config = _prepared(decision)
     facts = {"run": config.run_name, "directory": str(decision.directory), "job_id": config.job_id}
@@ -63,7 +63,7 @@ def _new(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
 
 
 def _prepared(decision: RunDecision) -> RunConfig:
-    """Returns the run's job: a new one, or the existing one with changed steps and the like."""
+    """Returns the job of the run after writing it: a new one, or the existing one with changed settings."""
     from ..files import locked
     from ..job import prepare_run, read_run
 
@@ -103,7 +103,7 @@ def _config(options: argparse.Namespace, runs: Path, roots: Roots) -> RunConfig:
 
 
 def _with_job(config: RunConfig, settings: Path, roots: Roots) -> RunConfig:
-    """Returns `config` with another trainer's settings, and prints their account."""
+    """Returns `config` with another trainer's settings, and prints the account of them."""
     from ..cache import LatentCache
     from ..migrate import SPLIT, read_job
 
@@ -119,7 +119,7 @@ def _with_job(config: RunConfig, settings: Path, roots: Roots) -> RunConfig:
 
 
 def _with_model(config: RunConfig, roots: Roots) -> RunConfig:
-    """Resolves what the model decides: digests, the open shift, and training both experts of a pair."""
+    """Returns `config` with the values that depend on the model: digests, shift, and the experts of a pair."""
     from ..job import trained_variant, with_model_values, with_scaled_loss
     from ..load import inspect_model, inspect_pair, resolved
 
@@ -131,7 +131,7 @@ def _with_model(config: RunConfig, roots: Roots) -> RunConfig:
 
 
 def _data(said: str, runs: Path, cache: LatentCache) -> DataConfig:
-    """Returns the clips of an encoded set, by the start of its fingerprint, or those of a run."""
+    """Returns the clips of an encoded set, named by the start of its fingerprint, or the clips of a run."""
     from ..job import DataConfig, read_run
 
     for place in (runs / said, Path(said)):
@@ -148,7 +148,7 @@ def _data(said: str, runs: Path, cache: LatentCache) -> DataConfig:
 
 
 def _roots(options: argparse.Namespace, runs: Path) -> tuple[Roots, str]:
-    """Returns the roots: from the file, or new ones next to the runs; and the file's path."""
+    """Returns the roots with the folders of the models, and the path of their file, which is written if needed."""
     from ..files import Roots
 
     file: Path = options.roots or runs / "roots.json"

@@ -1,4 +1,4 @@
-"""Output of every command: JSON on stdout, sentences on stderr, one line per error."""
+"""Output of every command: JSON on stdout, text on stderr, one line per error."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def private_stdout() -> BinaryIO:
 
 
 def emitter(out: BinaryIO) -> Emit:
-    """Returns a function that writes events as JSON lines, and readable ones into the log."""
-    # On a terminal the controller of the ranks shows the log.
-    lines, speaks = RunLines(), "LOCAL_RANK" not in os.environ or not sys.stderr.isatty()
+    """Returns a function that writes events as JSON lines, and some as text to the log."""
+    # On a terminal, the controller of the ranks shows the log.
+    lines, logs = RunLines(), "LOCAL_RANK" not in os.environ or not sys.stderr.isatty()
 
     def emit(event: Event) -> None:
-        if speaks and (line := lines.line(event)):
+        if logs and (line := lines.line(event)):
             _log.info("%s", line)
-        with contextlib.suppress(OSError):  # the reader is gone; the end of stdin stops the worker
+        with contextlib.suppress(OSError):  # the reader has ended; the end of stdin will stop the worker
             out.write(to_line(event).encode("ascii"))
 
     return emit
@@ -49,25 +49,25 @@ def emitter(out: BinaryIO) -> Emit:
 
 @contextlib.contextmanager
 def kept_log(directory: Path, emit: Emit) -> Iterator[Emit]:
-    """Yields `emit` with a copy of readable events in the run's log.txt, as in ComfyUI, and the final error.
+    """Yields an `emit` that also writes events and the final error to the run's log.txt, as ComfyUI's runs do.
 
-    A log that cannot be written stops nothing.
+    A log that cannot be written does not stop the run.
     """
     lines = RunLines()
 
-    def keep(kind: str, line: str) -> None:
+    def write(kind: str, line: str) -> None:
         with contextlib.suppress(OSError, FileError), open_append(directory / "log.txt") as log:
             log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {kind} wan_trainer: {plain(line)}\n".encode())
 
-    def tell(event: Event) -> None:
+    def emit_and_log(event: Event) -> None:
         if line := lines.line(event):
-            keep("INFO", line)
+            write("INFO", line)
         emit(event)
 
     try:
-        yield tell
+        yield emit_and_log
     except Exception as error:
-        keep("ERROR", str(error) or type(error).__name__)
+        write("ERROR", str(error) or type(error).__name__)
         raise
 
 
@@ -90,12 +90,13 @@ def failed(emit: Emit, message: str, kind: str, code: ExitCode) -> int:
 def quieten_libraries() -> None:
     """Silences library messages that no user can act on."""
     logging.getLogger("torchao").setLevel(logging.ERROR)  # it warns about CUDA libraries on every CPU
-    # Addressed to torchao. torch resets levels when it is imported; a filter stays.
+    # A warning to the authors of torchao. A filter, because importing torch resets levels.
     logging.getLogger("torch.utils._pytree").addFilter(lambda record: "register_constant" not in record.getMessage())
 
 
 def roots_of(options: argparse.Namespace) -> Roots:
-    """Returns the roots: --roots, or roots.json next to the run (`new` writes it), or the usual folders."""
+    """Returns the roots: from --roots, else from roots.json next to the run (`new` writes it), else the usual
+    folders."""
     if options.roots:
         return Roots.read(options.roots)
     run: Path | None = getattr(options, "run_path", None)
@@ -107,7 +108,7 @@ def roots_of(options: argparse.Namespace) -> Roots:
 
 
 def usual_folders(runs: Path) -> dict[str, tuple[str, ...]]:
-    """Returns the default roots: next to the runs, and in the ComfyUI whose output folder has them."""
+    """Returns the default roots: folders next to the runs, and of the ComfyUI whose output folder has the runs."""
     models = runs.parent.parent / "models"
     names = ("diffusion_models", "unet") if runs.parent.name == "output" else ()
     folders = tuple(str(models / name) for name in names if (models / name).is_dir())

@@ -1,4 +1,4 @@
-"""A run in a terminal: a progress line with sentences above it. Pipes get JSON lines."""
+"""Events on a terminal: a progress line, with text above it. Pipes get JSON lines instead."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def terminal_emitter(out: BinaryIO) -> Emit:
 
 
 def lines_of(emit: Emit) -> BinaryIO:
-    """Returns a pipe-like object that parses another process's JSON lines for `emit`."""
+    """Returns a file that parses the JSON lines of another process and calls `emit` with the events."""
     return _Lines(emit)
 
 
@@ -48,14 +48,14 @@ class _Terminal:
         self._lines = RunLines()
 
     def __call__(self, event: Event) -> None:
-        with contextlib.suppress(OSError):  # the terminal is gone
+        with contextlib.suppress(OSError):  # the terminal was closed
             if isinstance(event, StepDone):
                 self._step(event)
             elif sentence := sentence_of(event):
                 self._say(sentence)
 
     def _step(self, event: StepDone) -> None:
-        said = self._lines.step(event)  # for every event: it measures the pace
+        said = self._lines.step(event)  # called for every event, since it measures the speed
         now = time.monotonic()
         if now - self._shown < _EVERY_S and event.step < event.steps:
             return

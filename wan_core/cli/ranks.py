@@ -1,8 +1,8 @@
-"""Controller of a run with several ranks on this machine: starts them, owns their pipes, ends them together.
+"""The controller of a run with several ranks on this machine: starts the ranks, owns their pipes, ends them together.
 
-Only rank 0 reads commands and writes events, so the protocol is a single worker's, and so is the exit code. Ranks
-rendezvous by a file: torchrun's store needs libuv, which torch for Windows lacks. On a cluster the user's torchrun
-starts the ranks, and this file is not used.
+Only rank 0 reads commands and writes events, so protocol and exit code are those of a single worker. The ranks
+rendezvous through a file, because torchrun's store needs libuv, which torch for Windows lacks. On a cluster, the user's
+torchrun starts the ranks without this controller.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ..train import MEETING
 from ..words import sentences_back, shortened
 
 _LOST_S = 30.0
-"""time for the other ranks to notice a lost one, before they are killed"""
+"""seconds after a rank fails until the others, which may notice it themselves, are killed"""
 
 
 class _Ending(NamedTuple):
@@ -39,7 +39,7 @@ class _Ending(NamedTuple):
     failed: dict[str, Any]
     """its error event; {} without one"""
     silent: bool = False
-    """whether it was killed because it still ran after another rank failed"""
+    """True if the controller killed the rank because it still ran after another one had failed"""
 
 
 def start_ranks(directory: Path, ranks: int, options: argparse.Namespace, out: BinaryIO) -> int:
@@ -63,7 +63,7 @@ def start_ranks(directory: Path, ranks: int, options: argparse.Namespace, out: B
     with tempfile.TemporaryDirectory(prefix="wan_ranks", ignore_cleanup_errors=True) as meeting:
         crew = _Ranks(command, ranks, meeting, out, decodes=options.controlled)
         try:
-            # Rank 0 is always controlled: a signal becomes a command, and our death closes its stdin.
+            # Rank 0 is controlled through its stdin: a signal becomes a command, and the end of this process closes it.
             stop_on_signals(crew.stop)
             if options.controlled:
                 threading.Thread(target=crew.forward, args=(os.dup(0),), daemon=True, name="commands").start()
@@ -77,7 +77,7 @@ class _Ranks:
     """The processes of all ranks."""
 
     def __init__(self, command: list[str], ranks: int, meeting: str, out: BinaryIO, *, decodes: bool) -> None:
-        """`decodes`: whether our own controller decodes clips."""
+        """`decodes`: whether the process that started this one decodes previews."""
         self._out, self._decodes = out, decodes
         self._said: queue.Queue[tuple[int, bytes | None]] = queue.Queue()
         self._stop_requested = False
@@ -94,8 +94,8 @@ class _Ranks:
                 stdin=subprocess.PIPE if rank == 0 else subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 env=shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-                # Relative file name: torch opens it in the system's code page, which cannot spell every path of a
-                # temporary folder.
+                # The rendezvous file is named relative to this folder: on Windows, torch opens it in the system's code
+                # page, which cannot encode every path.
                 cwd=meeting,
                 creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
             )
@@ -128,17 +128,17 @@ class _Ranks:
                 endings.append(_Ending(rank, code, failed.get(rank, {}), rank in silent))
                 if code not in (ExitCode.DONE, ExitCode.STOPPED):
                     deadline = deadline or time.monotonic() + _LOST_S
-            elif event := _said(line, Failed.name):  # the cause among them is known at the end
+            elif event := _said(line, Failed.name):  # shown at the end, when the rank that failed first is known
                 failed[rank] = event
             elif rank == 0:
-                with contextlib.suppress(OSError):  # the reader is gone; closing our stdin stops rank 0
+                with contextlib.suppress(OSError):  # the reader has ended; the end of our stdin stops rank 0
                     self._out.write(line)
                 if not self._decodes and (event := _said(line, DecodeWanted.name)):
-                    self._tell({"command": "decoded", "sample_id": event.get("sample_id"), "nobody": True})
+                    self._command({"command": "decoded", "sample_id": event.get("sample_id"), "nobody": True})
         return endings
 
     def forward(self, file: int) -> None:
-        """Forwards commands from our stdin to rank 0; its end closes theirs."""
+        """Forwards commands from our stdin to rank 0 until it ends, then closes rank 0's stdin."""
         for chunk in chunks(file):
             self._send(chunk)
         self._close()
@@ -147,17 +147,17 @@ class _Ranks:
         """Requests rank 0 to stop; False for a second request, which ends at once."""
         if self._stop_requested:
             return False
-        self._stop_requested = True  # a closed stdin is no request: ours also closes when our controller dies
-        self._tell({"command": "stop", "reason": reason})
+        self._stop_requested = True
+        self._command({"command": "stop", "reason": reason})
         self._close()
         return True
 
-    def _tell(self, command: dict[str, Any]) -> None:
+    def _command(self, command: dict[str, Any]) -> None:
         """Sends a command to rank 0."""
         self._send(json.dumps(command).encode() + b"\n")
 
     def _send(self, data: bytes) -> None:
-        # Not by the buffered file: a signal handler may run within its write, and it refuses a second one.
+        # os.write, because a signal handler may interrupt a write of the buffered file, which refuses a nested one.
         with contextlib.suppress(OSError, ValueError):
             while data:
                 data = data[os.write(self._stdin.fileno(), data) :]
@@ -172,7 +172,7 @@ class _Ranks:
 
     def end(self) -> list[int]:
         """Kills all running ranks and returns them; committed saves stay."""
-        # Ranks ignore signals, so nothing softer than kill would work.
+        # Ranks ignore other signals.
         running = [rank for rank, process in enumerate(self._processes) if process.poll() is None]
         for rank in running:
             self._processes[rank].kill()
@@ -193,7 +193,7 @@ def _said(line: bytes, name: str) -> dict[str, Any]:
 
 
 def _exit_code(endings: list[_Ending], directory: Path, out: BinaryIO) -> int:
-    """Returns rank 0's exit code, or after a failure the first failed rank's, whose reason is emitted and saved."""
+    """Returns rank 0's exit code, or after a failure that of the rank that caused it; emits and saves the reason."""
     bad = [ending for ending in endings if ending.code not in (ExitCode.DONE, ExitCode.STOPPED)]
     if not bad:
         return next(ending.code for ending in endings if ending.rank == 0)
@@ -226,13 +226,13 @@ def _lost(cause: _Ending) -> RankLost:
 
 def _distance(ending: _Ending) -> int:
     """Returns how likely an ending is a consequence of another one: 0 for the cause."""
-    # A rank reports RankLost about another one; killed ranks never missed anybody.
+    # RankLost of a rank is about another rank. A rank that the controller killed did not notice the loss.
     if ending.failed.get("kind") == RankLost.__name__:
         return 2
     return int(ending.silent)
 
 
 def _keep_reason(directory: Path, message: str) -> None:
-    """Writes the cause into the run's status: rank 0 has only noted that another rank was lost."""
+    """Writes the cause into the run's status; rank 0 has written that another rank was lost."""
     with contextlib.suppress(OSError):
         write_status(directory, replace(read_status(directory), state="failed", reason=shortened(message, 1000)))

@@ -101,12 +101,12 @@ def _train(options: argparse.Namespace, emit: Emit, _out: BinaryIO) -> int:
     try:
         with (
             kept_log(directory, emit) if group.leads and not options.controlled else nullcontext(emit) as kept,
-            _tracked(directory, options, kept) if group.leads else nullcontext(_drop_event) as tell,
+            _tracked(directory, options, kept) if group.leads else nullcontext(_drop_event) as tracked,
         ):
             finished = run_job(
                 directory,
                 roots_of(options),
-                emit=tell,
+                emit=tracked,
                 control=_control(directory, steered, signals=not is_rank or under_torchrun),
                 group=group,
                 max_steps=options.max_steps,
@@ -186,13 +186,13 @@ def _control(directory: Path, steered: bool, *, signals: bool = True) -> Control
     control = pipe or SignalControl(signals=signals)
     import_libraries()
     if pipe:
-        # Not before the imports: on Windows loading a library blocks while a read of the pipe is pending (pipes.py).
+        # After the imports: on Windows, loading a library blocks while a read of the pipe is pending (pipes.py).
         pipe.listen()
     return control
 
 
 def _tracked(directory: Path, options: argparse.Namespace, emit: Emit) -> AbstractContextManager[Emit]:
-    """Returns `emit` with this machine's trackers."""
+    """Returns an `emit` that also sends events to this machine's trackers."""
     from ..trackers import with_trackers
 
     return with_trackers(emit, directory, options.trackers, waits=not options.send_later)
@@ -203,9 +203,9 @@ def _drop_event(_event: Event) -> None:
 
 
 def _return_freed_memory() -> None:
-    """Makes glibc return freed blocks from 1 MiB on to the system, and of smaller ones all but 64 MiB."""
-    # By default glibc keeps them: a CPU step measured 2.6 times the memory in use, which no plan could predict. The
-    # cost is page faults (1.4 times the time of a CPU step of 1,280 tokens), nothing on a GPU (ADR 4).
+    """Makes glibc return freed memory to the system: blocks from 1 MiB on, and all but 64 MiB of smaller ones."""
+    # By default glibc keeps them: a CPU step held 2.6 times the memory in use, which no plan could predict. The cost is
+    # page faults: 1.4 times the time of a CPU step of 1,280 tokens, none on a GPU (ADR 4).
     if sys.platform != "linux":
         return
     import ctypes

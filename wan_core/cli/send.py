@@ -46,9 +46,9 @@ def _send(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
 
 
 def settings_file(directory: Path, named: Path | None) -> Path:
-    """Returns the file of destinations: --trackers, or this pack's ComfyUI's.
+    """Returns the file of destinations: --trackers, or that of the ComfyUI around this pack, for its own runs.
 
-    ConfigError for a run outside that ComfyUI: a stranger's folder may have such a file too, and unsent data.
+    ConfigError for a run outside that ComfyUI, because a foreign run folder may have unsent data too.
     """
     if (directory.parent / "run.json").exists():
         raise ConfigError(f"{directory.parent.name} is a run itself, so nothing in it is sent. Move the run out of it.")

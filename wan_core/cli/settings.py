@@ -1,4 +1,4 @@
-"""`--set NAME=VALUE` of the commands: settings by their names in run.json and on the nodes."""
+"""The option `--set NAME=VALUE`: settings by their names in run.json or on the nodes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def with_settings(config: RunConfig, asked: Sequence[str]) -> RunConfig:
 
 
 def _as_in_run(name: str, text: str) -> tuple[str, str]:
-    """Returns name and value of a node's setting as in run.json."""
+    """Returns the name and value in run.json of a setting of a node."""
     from ..lora import TARGET_PRESETS, LoraConfig
 
     if name == "target_preset":
@@ -69,8 +69,8 @@ def change_run(
 ) -> None:
     """Writes the changes of `--set` into run.json, and the placement, if given.
 
-    A run with saved steps that now has other processes gets the accumulation by which they train steps of the same
-    size. ConfigError where they cannot, or where saved steps would belong to another job.
+    If a run with saved steps gets another number of processes, gradient accumulation changes so that a step keeps its
+    number of batches. ConfigError if that is impossible, or if saved steps would belong to another job.
     """
     from ..cache import LatentCache
     from ..files import atomic_write_json
@@ -105,7 +105,7 @@ def change_run(
 
 
 def _place(data: dict[str, Any], name: str) -> tuple[dict[str, Any], str]:
-    """Returns the table that has the name, and its key there."""
+    """Returns the table of `data` that contains the setting, and its key there."""
     *path, key = name.split(".")
     tables = [data]
     for part in path:
@@ -120,7 +120,7 @@ def _place(data: dict[str, Any], name: str) -> tuple[dict[str, Any], str]:
 
 
 def _value(text: str, before: Any) -> Any:
-    """Parses a value as JSON or Python; text for text settings."""
+    """Parses a value as JSON or as Python writes it, by the type of `before`."""
     if isinstance(before, str):
         return text
     if isinstance(before, list):
@@ -131,13 +131,13 @@ def _value(text: str, before: Any) -> Any:
     try:
         value: Any = json.loads(text)
     except (ValueError, RecursionError):
-        return text  # the config names the valid form
+        return text  # refused by the config, which names the valid form
     whole = isinstance(before, int) and not isinstance(before, bool)
     return int(value) if whole and isinstance(value, float) and value.is_integer() else value
 
 
 def _list(text: str) -> list[Any]:
-    """Parses a list: JSON, else numbers or words by commas, or lines, since an expression may contain a comma."""
+    """Parses a list: JSON, or numbers or words separated by commas, or else lines (expressions contain commas)."""
     try:
         value: Any = json.loads(text)
     except (ValueError, RecursionError):

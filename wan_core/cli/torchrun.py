@@ -1,4 +1,4 @@
-"""A run under torchrun: its number of processes replaces run.json's, on one machine or several."""
+"""A run under torchrun: torchrun's number of processes replaces that of run.json, on one machine or several."""
 
 from __future__ import annotations
 
@@ -17,10 +17,7 @@ if TYPE_CHECKING:
 
 
 def ranks_here(placement: PlacementConfig) -> int:
-    """Returns the number of processes of a run on this machine.
-
-    PlacementError where a run over several machines has more of them than this one has GPUs.
-    """
+    """Returns the number of processes of a run; PlacementError if this machine has fewer GPUs than that."""
     names = placement.device_names()
     if placement.ranks > len(names) and names != ("cpu",):
         raise PlacementError(
@@ -34,8 +31,8 @@ def ranks_here(placement: PlacementConfig) -> int:
 def settle_ranks(directory: Path, roots: Roots, asked: Sequence[str], group: Group) -> None:
     """Adapts a run to torchrun's processes and applies `--set`; called on every rank.
 
-    The first rank of each machine writes, since machines may have own folders, and one refusal stops all. ConfigError
-    where saved steps would belong to another job, and where machines share out clips otherwise.
+    The first rank of each machine writes run.json, since machines may have folders of their own; a refusal of one stops
+    all. ConfigError if saved steps would belong to another job, or if machines would divide the clips differently.
     """
     from ..job import read_run
 
@@ -47,7 +44,7 @@ def settle_ranks(directory: Path, roots: Roots, asked: Sequence[str], group: Gro
             refusal = str(error)
     if refusals := [found for found in group.gather(refusal) if found]:
         raise ConfigError(refusals[0])
-    # `auto` plans for the cards of one machine; ranks that share out clips otherwise would wait for each other.
+    # `auto` plans for the cards of one machine; ranks with different plans would wait for each other without end.
     here = read_run(directory).model.placement
     meshes = group.gather((here.ranks, here.shards, here.context_parallel))
     if other := next((rank for rank, mesh in enumerate(meshes) if mesh != meshes[0]), 0):
@@ -62,7 +59,7 @@ def settle_ranks(directory: Path, roots: Roots, asked: Sequence[str], group: Gro
 
 
 def _placement(directory: Path, world: int) -> PlacementConfig | None:
-    """Returns the placement for this number of ranks; None where run.json has it already."""
+    """Returns the placement for `world` ranks; None if run.json has it already."""
     from ..job import read_run
 
     known = read_run(directory).model.placement

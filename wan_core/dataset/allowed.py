@@ -1,7 +1,7 @@
-"""Allowed dataset folders: below `input/`, or below a root of a server-side file (rules S2, S3, S16).
+"""Allowed dataset folders: below `input/`, or below a root in a file on the server (rules S2, S3, S16).
 
-A reference is `root:relative`, so graphs and run files hold no path of one machine. A path from a list is checked here
-before the file is opened.
+A reference is `root:relative`, so graphs and run files contain no path of a machine. Paths from a list are checked
+before a file is opened.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def read_roots(path: Path) -> list[Path]:
 
 
 def allowed_folder(reference: str, *, input_root: Path, extra_roots: list[Path]) -> Path:
-    """Returns the real path of a dataset folder; DatasetError says what to do. Links are resolved before the check.
+    """Returns the real path of a dataset folder; DatasetError if it is not allowed. Links are resolved first.
 
     `reference`: a folder below `input/` ("clips" or "input:clips"), "<root name>:<folder>", or a full path.
     """
@@ -57,7 +57,7 @@ def allowed_folder(reference: str, *, input_root: Path, extra_roots: list[Path])
 
 
 def allowed_file(reference: str, *, input_root: Path, extra_roots: list[Path]) -> Path:
-    """Returns the real path of a file that names a dataset, or of a folder in such a format; see `allowed_folder`."""
+    """Returns the real path of a file or folder that `open_source` reads; otherwise as `allowed_folder`."""
     text = reference.strip().strip("\"'").strip()
     if not text or not _can_be_path(text):
         raise DatasetError("No file is chosen. Put a list (.jsonl, .csv ...) below input/, or type its path.")
@@ -77,7 +77,7 @@ def allowed_file(reference: str, *, input_root: Path, extra_roots: list[Path]) -
 
 def list_folders(input_root: Path, extra_roots: list[Path]) -> list[str]:
     """Returns menu entries: the folders directly below `input/`, then each root and its folders."""
-    found = [name for name in _subfolders(input_root)]
+    found = _subfolders(input_root)
     for root_name, root in named_roots(extra_roots).items():
         if root.is_dir():
             found += [f"{root_name}:", *(f"{root_name}:{name}" for name in _subfolders(root))]
@@ -85,7 +85,7 @@ def list_folders(input_root: Path, extra_roots: list[Path]) -> list[str]:
 
 
 def named_roots(extra_roots: list[Path]) -> dict[str, Path]:
-    """Returns root name -> folder. The first root keeps its folder name; later duplicates become clips-2, clips-3."""
+    """Returns root name -> folder. A root has its folder's name; duplicates become "clips-2", "clips-3"."""
     named: dict[str, Path] = {}
     for root in extra_roots:
         plain = root.name.replace(":", "_") or "root"
@@ -95,7 +95,7 @@ def named_roots(extra_roots: list[Path]) -> dict[str, Path]:
 
 
 def _can_be_path(text: str) -> bool:
-    """False for text with zero bytes, or text the file system encoding cannot represent."""
+    """Returns whether the file system can encode a text as a path, without zero bytes."""
     try:
         return b"\0" not in os.fsencode(text)
     except UnicodeEncodeError:
@@ -116,7 +116,7 @@ def _spelled_out(text: str, input_root: Path, extra_roots: list[Path]) -> Path:
 
 
 def _below(root: Path, relative: str) -> Path:
-    """Returns the path below `root`; backslashes of a graph saved on Windows are converted if needed."""
+    """Returns the path below `root`; converts backslashes of a graph saved on Windows if needed."""
     wanted = root / relative.lstrip("/\\")
     return wanted if os.path.exists(wanted) else root / relative.replace("\\", "/").lstrip("/")
 
@@ -147,11 +147,11 @@ _URL = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+://")
 
 
 class PlaceError(ValueError):
-    """A refused path; the message completes a sentence that begins with the path."""
+    """A refused path; the message is a clause without its subject, the path."""
 
 
 def _spelled_place(text: str, folder: Path) -> Path:
-    """Returns `text` as a path relative to `folder`; PlaceError if it is not a path. Opens nothing."""
+    """Returns the path of `text`, relative to `folder`; PlaceError if it is not a path. Opens nothing."""
     try:
         broken = not text or b"\0" in os.fsencode(text)
     except UnicodeEncodeError:
@@ -167,15 +167,15 @@ def _spelled_place(text: str, folder: Path) -> Path:
 
 
 def _in_its_form(path: Path) -> Path:
-    """Returns `path` with its last name in the Unicode form on disk: macOS decomposes é, most lists do not."""
+    """Returns `path` with its file name in the Unicode form on disk: macOS decomposes é, most lists do not."""
     forms = (path.with_name(unicodedata.normalize(form, path.name)) for form in ("NFC", "NFD"))
     return path if os.path.lexists(path) else next((other for other in forms if os.path.lexists(other)), path)
 
 
 def existing_place(text: str, folder: Path, allowed: Sequence[Path]) -> Path:
-    """Returns the existing file or folder; PlaceError says what is wrong. Links are resolved before the check."""
+    """Returns the existing file or folder; PlaceError says what is wrong. Links are resolved first."""
     path = _spelled_place(text, folder)
-    # Refused before `exists`: an answer would reveal which files exist outside.
+    # Before `exists`, since the answer must not reveal which files exist outside.
     if not lies_under(path, allowed):
         raise PlaceError(OUTSIDE)
     if not os.path.exists(path):
@@ -184,7 +184,7 @@ def existing_place(text: str, folder: Path, allowed: Sequence[Path]) -> Path:
 
 
 class Places:
-    """`existing_place` for many files, checking each parent folder once."""
+    """Computes `existing_place` for many files, and checks each parent folder once."""
 
     def __init__(self, folder: Path, allowed: Sequence[Path]) -> None:
         self._folder, self._allowed = folder, tuple(allowed)

@@ -1,4 +1,4 @@
-"""Buckets: the (frames, height, width) shared by all samples of a batch. Pure arithmetic."""
+"""Buckets: the (frames, height, width) that all samples of a batch share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import lru_cache
 from ..words import filled
 
 _MAX_ASPECT = 4.0
-"""Wider or taller sources are cropped: Wan was not trained on longer strips."""
+"""wider or taller sources are cropped, since Wan was not trained on longer strips"""
 
 _NEAR_ENOUGH = 0.05
 """largest |log ratio| of two aspect ratios that keeps the requested size (16:9 at 832x480: 0.025)"""
@@ -55,9 +55,10 @@ def assign_bucket(
 ) -> Bucket:
     """Returns the bucket of a source; sizes in pixels.
 
-    With `enable_bucket` both sides are multiples of `multiple` and the area is at most `width * height`. The requested
-    size wins if it crops at most 5 %; otherwise the size with the lowest loss: log crop counts twice, log unused area
-    once, because a crop loses content and a smaller area only detail. Without it every source gets width x height.
+    Without `enable_bucket` it is width x height. With it, both sides are multiples of `multiple`, and the area is at
+    most `width * height`: width x height itself if that crops at most 5 %, otherwise the size with the lowest loss. The
+    loss is twice the log of the crop plus the log of the unused area, since a crop loses content, and a smaller area
+    detail.
     """
     crop = abs(math.log(source_width / source_height * height / width))
     if not enable_bucket or crop <= _NEAR_ENOUGH:

@@ -1,7 +1,7 @@
-"""Camera poses of clips: the text file beside a clip, the lens after crop and resize, and Pluecker rays.
+"""Camera poses of clips: the text file next to a clip, the lens after crop and resize, and Pluecker rays.
 
-A line is one frame of the file: lens (fx, fy, cx, cy as shares of width and height, two unused numbers), then the pose.
-Sources: RealEstate10K's and VideoX-Fun's pose files, ComfyUI's WanCameraEmbedding; tests compare with the latter.
+A line of the file is one frame: the lens (fx, fy, cx, cy as shares of width and height, and two unused numbers), then
+the pose. Sources: pose files of RealEstate10K and VideoX-Fun; ComfyUI's WanCameraEmbedding, with which tests compare.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from .sample import Sample
 
 POSES_SUFFIX = ".camera.txt"
 _MOST_BYTES = 32 << 20
-"""200,000 lines are less"""
+"""more than 200,000 lines"""
 _LENS = 6
 _TO_CAMERA, _TO_WORLD = 12, 16
-"""numbers of a pose: rows of a 3x4 matrix world -> camera, or of a 4x4 matrix camera -> world"""
+"""count of numbers in a pose: a 3x4 matrix world -> camera, or a 4x4 matrix camera -> world"""
 _COLUMNS = {_LENS + pose + time: pose for pose in (_TO_CAMERA, _TO_WORLD) for time in (0, 1)}
-"""numbers of a line, with or without a time in front -> numbers of its pose"""
+"""count of numbers in a line (with or without a time in front) -> count of numbers in its pose"""
 _ROTATION_TOLERANCE = 0.05
-"""of the product of a rotation with its transpose: files have few digits"""
+"""largest deviation of a rotation times its transpose from the identity; files have few digits"""
 _PARTS = 3
-"""bfloat16 values whose sum is one float32 value"""
+"""number of bfloat16 values whose sum is a float32 value exactly"""
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,9 @@ class Poses:
 
 
 def read_poses(path: Path) -> Poses:
-    """Returns the poses of a file, read as numbers only; DatasetError says which line is wrong.
+    """Returns the poses of a file; DatasetError says which line is wrong.
 
-    Blank lines, and a first line that is neither numbers nor as long as a pose (a title or an address), are left out.
+    Blank lines are skipped, and a first line that is a title or an address instead of numbers.
     """
     try:
         with open_regular(path) as file:
@@ -99,15 +99,15 @@ def _refused(path: Path, why: str) -> DatasetError:
 
 
 def camera_path(poses: Poses, sample: Sample, fps: float) -> Tensor:
-    """Returns the path (F, 18) float32 of a sample: width, height, fx, fy, cx, cy in its pixels, then a 3x4 matrix
-    camera -> camera of its first frame.
+    """Returns the camera path (F, 18) float32 of a sample.
 
-    The pose of a frame is that of the file's frame shown then; crop, resize and mirroring change lens and pose.
-    `fps`: the dataset's.
+    A row has width, height, fx, fy, cx, cy in the sample's pixels, then the 3x4 matrix from this frame's camera to the
+    first frame's. A frame has the pose of the file's frame at its time; crop, resize and mirroring are applied. `fps`:
+    frame rate of the dataset.
     """
     info, bucket, cut = sample.info, sample.bucket, sample.cut
     shown_frames = np.minimum(np.arange(bucket.num_frames), bucket.num_frames - 1 - cut.held)
-    # 1e-3 frames: times are rounded to ticks.
+    # Plus 1e-3 frames, because times are rounded to ticks.
     places = np.floor((cut.start_s + shown_frames / (cut.fps or fps)) * info.fps + 1e-3).astype(int)
     places = np.clip(places, 0, len(poses.lens) - 1)
     size, wanted = (info.width, info.height), (bucket.width, bucket.height)
@@ -125,7 +125,8 @@ def camera_path(poses: Poses, sample: Sample, fps: float) -> Tensor:
 
 
 def packed_path(path: Tensor) -> Tensor:
-    """Returns a path (F, 18) as (F, 18, 3) bfloat16, whose sum is exact: rays take 50,000 times the room."""
+    """Returns a path (F, 18) as (F, 18, 3) bfloat16 with exact sums, for the cache; rays would be 50,000 times
+    larger."""
     parts: list[Tensor] = []
     for _ in range(_PARTS):
         parts.append(path.bfloat16())
@@ -134,7 +135,7 @@ def packed_path(path: Tensor) -> Tensor:
 
 
 def packed_misfits(packed: Tensor, clip: tuple[int, int, int] | None) -> str:
-    """Returns why a packed path does not fit a clip of (frames, width, height), if known; "" if it does."""
+    """Returns why a packed path does not fit a clip of (frames, width, height); "" if it does, or without a clip."""
     frames, *size = clip or (len(packed), 0, 0)
     if tuple(packed.shape) != (frames, 2 + 4 + _TO_CAMERA, _PARTS):
         return f"its camera path has shape {list(packed.shape)}, the clip has {frames} frames"
@@ -155,7 +156,7 @@ def rays_of_packed(packed: Tensor) -> Tensor:
         pose = row[6:].view(3, 4)
         moment = torch.linalg.cross(pose[:, 3:].expand(3, 3), pose[:, :3], dim=0)
         ray = (torch.cat([moment, pose[:, :3]]) @ towards).view(6, height, width)
-        if frame == 0:  # it fills the four channels of its latent frame
+        if frame == 0:  # repeated four times, since it alone is the first latent frame
             rays[:, :, 0] = ray[:, None]
         else:
             rays[:, (frame + 3) % 4, (frame + 3) // 4] = ray
@@ -163,7 +164,7 @@ def rays_of_packed(packed: Tensor) -> Tensor:
 
 
 def _towards(lens: Tensor, width: int, height: int) -> Tensor:
-    """Returns the unit vector (3, H * W) of each pixel's centre, in the camera's axes."""
+    """Returns the unit vector (3, H * W) towards each pixel's centre, in the camera's axes."""
     fx, fy, cx, cy = lens
     x, y = (torch.arange(width) + 0.5 - cx) / fx, (torch.arange(height)[:, None] + 0.5 - cy) / fy
     found = torch.stack(torch.broadcast_tensors(x, y, torch.ones(1, 1)))

@@ -1,6 +1,6 @@
-"""Edits the captions of a scan: one clip's, find and replace in all, and undo.
+"""Edits the captions of a scan: of one clip, by find and replace in all clips, with undo.
 
-Files are addressed by their number in the scan; no path comes from a request.
+A request names a file by its number in the scan, never by a path.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class ScannedFile:
     caption_file: Path
     """the caption file, which need not exist"""
     listed_in: str = ""
-    """the list that holds its caption; empty: the caption file does"""
+    """the list that contains the caption; empty if the caption file does"""
+
     said: str = ""
     """the caption in the list"""
 
@@ -51,7 +52,7 @@ class Found:
     refusal: str = ""
     """why the caption cannot be written; empty if it can"""
     unreadable: str = ""
-    """why the caption file cannot be read as a caption; writing replaces its content"""
+    """why the caption file cannot be read; writing replaces its content"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +62,7 @@ class Search:
     count: int
     first: tuple[Found, ...]
     can_change: int = 0
-    """how many of them can be written"""
+    """number of these captions that can be written"""
     places: int = 0
     """occurrences of the text in writable captions"""
 
@@ -79,7 +80,7 @@ class Written:
 
 
 def scanned_files(dataset: Dataset) -> list[ScannedFile]:
-    """Returns each file of a dataset once; a clip's number is its index. Files without captions come last."""
+    """Returns each file of a dataset once; the number of a file is its index. Files without captions come last."""
     found: dict[Path, ScannedFile] = {}
     names = [CaptionNames(part.config.caption_extension) for part in dataset.parts]
     for part, captions in zip(dataset.parts, names, strict=True):
@@ -105,7 +106,7 @@ class CaptionEdits:
     def __init__(
         self, files: Sequence[ScannedFile], allowed: Callable[[], Sequence[Path]], unpacked: Sequence[Path] = ()
     ) -> None:
-        """`allowed` returns the dataset folders at each call; clips may also be below `unpacked`."""
+        """`allowed` returns the allowed folders, and is called for each request; clips may also be below `unpacked`."""
         self._files = tuple(files)
         self._allowed, self._unpacked = allowed, tuple(unpacked)
         self._changes: dict[int, _Change] = {}
@@ -198,7 +199,7 @@ class CaptionEdits:
         """Returns the suffix and the open file of a clip. DatasetError if it may not be read."""
         path = self._files[self._number(clip)].path
         places = CaptionFolders((*self._allowed(), *self._unpacked))
-        # Resolved first: a clip may be a link into an allowed folder, and `open_inside` refuses links.
+        # A clip may be a link into an allowed folder, but `open_inside` refuses links.
         real = Path(os.path.realpath(path))
         within = places.around(real)
         if within is None:
@@ -230,14 +231,14 @@ class CaptionEdits:
         """Store a change for undo; the oldest are dropped beyond _UNDO_BYTES."""
         number = next(self._numbers)
         self._changes[number] = files
-        # The newest change can always be undone, however large.
+        # The newest change is kept, however large.
         while len(self._changes) > 1 and sum(map(_size, self._changes.values())) > _UNDO_BYTES:
             del self._changes[next(iter(self._changes))]
         return number
 
 
 _Change = Mapping[Path, tuple[bytes | None, bytes | None]]
-"""caption file -> (bytes before, bytes after); None: no file"""
+"""caption file -> (bytes before, bytes after); None if there is no file"""
 
 
 def _bytes_to_change(file: ScannedFile, places: CaptionFolders) -> bytes | None:

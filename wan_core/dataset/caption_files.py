@@ -1,7 +1,5 @@
-"""Caption files: their bytes with another caption, and reading and writing them.
-
-Everything around the caption stays: byte order mark, last line break, other keys of a JSON object.
-"""
+"""Reads and writes caption files. A new caption keeps byte order mark, last line break and other keys of a JSON
+object."""
 
 from __future__ import annotations
 
@@ -19,13 +17,13 @@ from .allowed import OUTSIDE
 from .captions import CAPTION_KEYS, MAX_CAPTION_BYTES, bytes_in, caption_in, caption_key, decoded, one_line
 
 CAPTION_SUFFIXES = (".txt", ".caption", ".json")
-"""suffixes that are written; a graph cannot choose another"""
+"""suffixes of files that are written; others are refused"""
 
 
 def with_caption(path: Path, data: bytes | None, caption: str) -> bytes:
     """Returns the bytes `data` of the caption file `path` with another caption.
 
-    Content that is not UTF-8 or not JSON is replaced. DatasetError if the result does not read back as `caption`.
+    Content that is not UTF-8 or JSON is replaced. DatasetError if reading the result would not give `caption`.
     """
     caption, is_json = one_line(caption), path.suffix.lower() == ".json"
     old = data or b""
@@ -37,7 +35,7 @@ def with_caption(path: Path, data: bytes | None, caption: str) -> bytes:
         old = b""
     try:
         made = _json_with(old, caption) if is_json else _around(old, caption.encode())
-        # Read back with the parser of scans, so that exactly this text is trained.
+        # Read with the parser of scans, so that exactly this text is trained.
         reads_back = caption_in(path, made) == caption
     except (DatasetError, ValueError):
         made, reads_back = b"", False
@@ -69,7 +67,7 @@ def _json_with(old: bytes, caption: str) -> bytes:
 
 
 class CaptionFolders:
-    """The allowed folders, resolved once per folder of a request."""
+    """The allowed folders; resolves each folder of a request once."""
 
     def __init__(self, allowed: Sequence[Path]) -> None:
         self._allowed = tuple(Path(os.path.realpath(folder)) for folder in allowed)

@@ -1,4 +1,4 @@
-"""Finds the caption file of a media file by name, and files that look like one but are not read.
+"""Finds the caption file of a media file by name, and unread files that look like one.
 
 Names are compared in NFC (macOS stores NFD), suffixes case-insensitively. The stem is case-sensitive: A.mp4 and a.mp4
 may be two clips.
@@ -30,7 +30,7 @@ class CaptionNames:
     """Finds the captions of one dataset; each folder is listed once."""
 
     def __init__(self, ending: str, allowed: Sequence[Path] = ()) -> None:
-        """Other folders than `allowed` are not mentioned in messages."""
+        """Messages mention folders below `allowed` only."""
         self._ending, self._allowed = ending, tuple(allowed)
         self._of_folder = lru_cache(maxsize=None)(_names_of)
 
@@ -39,14 +39,14 @@ class CaptionNames:
         return next(iter(self.files_of(path)), path.with_suffix(self._ending))
 
     def files_of(self, path: Path) -> list[Path]:
-        """Returns all caption files of a media file; the first one is read, an exact match before others."""
+        """Returns all caption files of a media file, an exact match first; scans read the first one."""
         exact = path.with_suffix(self._ending)
         alike = self._of_folder(path.parent).get(_compared(exact.name), [])
         # Sorted, because the order of listdir differs between systems.
         return [path.parent / name for name in sorted(alike, key=lambda name: (name != exact.name, name))]
 
     def unread(self, path: Path) -> str:
-        """Returns a clause about a file that looks like the missing caption of `path`; "" if there is none."""
+        """Returns a clause that names a file which looks like the missing caption of `path`; "" if there is none."""
         wanted, names = shown(path.with_suffix(self._ending)), self._of_folder(path.parent)
         if found := names.get(_compared(path.name + self._ending)):
             return f"{shown(found[0])} lies there and is not read: name it {wanted}"
@@ -82,7 +82,7 @@ def _compared(name: str) -> str:
 
 
 def _names_of(folder: Path) -> dict[str, list[str]]:
-    """Returns compared name -> names of a folder."""
+    """Returns the file names of a folder by their compared form."""
     found: dict[str, list[str]] = {}
     try:
         names = sorted(os.listdir(folder))

@@ -1,10 +1,8 @@
 """Captions: UTF-8 text or JSON, with trigger words, tag orders and estimated token counts.
 
-Runs of white space become one space, like Wan's own prompt cleaning. Shuffled tag orders depend on the caption alone,
-so their text encodings are cache hits on every machine, and a larger count keeps the first orders.
-
-The tokenizer belongs to the text encoder, which a scan does not load: lengths are estimated here and counted while
-encoding.
+Runs of white space become one space, as in Wan's own prompt cleaning. Shuffled tag orders depend on the caption alone,
+so their text encodings are cache hits on every machine; a larger count keeps the first orders. A scan does not load the
+text encoder with its tokenizer, so it estimates the number of tokens; encoding counts them.
 """
 
 from __future__ import annotations
@@ -29,13 +27,13 @@ from .allowed import leads_outside
 
 
 class NotUtf8Error(ValueError):
-    """The clause "is not saved as UTF-8 (byte 0xdf at offset 4)"."""
+    """Says why bytes are not text, such as "is not saved as UTF-8 (byte 0xdf at offset 4)"."""
 
 
 def decoded(data: bytes, start: int = 0) -> str:
-    """Returns `data` as text without a byte order mark; NotUtf8Error if it is not UTF-8 or has a zero byte.
+    """Returns UTF-8 `data` as text without byte order mark; NotUtf8Error if it is not UTF-8 or has a zero byte.
 
-    `start` is its offset in the file, for the message.
+    `start`: offset of `data` in the file, for the message.
     """
     zero = data.find(b"\0")
     bad = [zero] if zero >= 0 else []
@@ -64,7 +62,7 @@ def read_utf8(path: Path, limit_bytes: int, too_large: str) -> str:
 
 
 MAX_CAPTION_BYTES = 64 << 10
-"""far above the 512 tokens of the text encoder"""
+"""much more than the 512 tokens of the text encoder"""
 
 CAPTION_KEYS = ("caption", "text", "prompt", "description")
 """names of captions in JSON files and lists, the most usual first"""
@@ -76,7 +74,7 @@ LINK_OUTSIDE = "is a link that leads outside the allowed folders; put the file i
 def read_caption(path: Path, *, allowed: Sequence[Path] = ()) -> str:
     """Returns the caption in `path`; "" if the file is missing or blank.
 
-    A link may lead below the caption's own folder or below `allowed`; any other link is refused unread.
+    DatasetError, without reading it, for a link that leads neither below the caption's folder nor below `allowed`.
     """
     if not os.path.lexists(path):
         return ""
@@ -159,7 +157,7 @@ def caption_key(known: Mapping[str, Any]) -> str | None:
 def tag_orders(caption: str, count: int, keep_tokens: int = 0) -> tuple[str, ...]:
     """Returns up to `count` different orders of the comma-separated tags; the first `keep_tokens` tags stay in front.
 
-    Returns the caption alone if there is nothing to shuffle, and fewer orders if `count` do not exist.
+    Returns the unchanged caption if there is nothing to shuffle.
     """
     tags = [tag.strip() for tag in caption.split(",") if tag.strip()]
     kept, mixed = tags[:keep_tokens], tags[keep_tokens:]
@@ -167,7 +165,7 @@ def tag_orders(caption: str, count: int, keep_tokens: int = 0) -> tuple[str, ...
         return (caption,)
     possible = math.factorial(min(len(mixed), 10))
     orders: dict[str, None] = {}
-    # Draws repeat: 16 * count + 64 of them find every order of two or three tags.
+    # Random orders repeat; this many draws find all orders of two or three tags.
     for number in range(16 * count + 64):
         if len(orders) == min(count, possible):
             break
@@ -191,9 +189,8 @@ TOKEN_LIMIT = 512
 
 _PIECES = re.compile(r"[^\W_]+|[^\w\s]|_")
 _LETTERS_PER_TOKEN = 5.0
-"""letters of an alphabet per token; every word takes at least one. T5 counts 30, 26, 58 and 26 tokens for four English
-captions, this estimate 33, 33, 52 and 26.
-"""
+"""letters per token; a word has at least one token. For four English captions T5 counts 30, 26, 58 and 26 tokens, and
+this estimate gives 33, 33, 52 and 26."""
 
 
 @dataclass(frozen=True, kw_only=True)

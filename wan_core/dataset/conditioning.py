@@ -1,4 +1,4 @@
-"""Conditioning tensors of clips: given frames and masks, control and VACE tensors, and batches of them. Pure functions.
+"""Conditioning tensors of clips (given frames, masks, control videos, VACE) and batches of them.
 
 Pixels are (F, H, W, 3) in [0, 1] with F = 4n+1, masks (F, H, W) in [0, 1], latents (C, F', h, w) normalised; `encode`
 is a VAE. Sources: Wan VACE's vace_encode_frames and vace_encode_masks, VideoX-Fun's control and inpaint pipelines;
@@ -32,14 +32,14 @@ NOTHING_TO_PREDICT = (
 """advice for a dataset that is `given_whole`"""
 
 _MID_GREY = 0.5
-"""zero in the VAE's [-1, 1]; official Wan's fill for frames that are not given"""
+"""0 in the VAE's [-1, 1]; official Wan fills frames that are not given with it"""
 
 
 def given_mask(num_frames: int, frames: Sequence[int]) -> Tensor:
     """Returns the mask (4, F') float32 of a clip of 4n+1 pixel frames: 1 for a given frame.
 
-    Official Wan repeats the first pixel frame four times and folds all by four: channel c of latent frame j > 0 is
-    pixel frame 4 * (j - 1) + 1 + c.
+    As in official Wan, the first pixel frame counts four times, and each four frames become channels: channel c of
+    latent frame j > 0 is pixel frame 4 * (j - 1) + 1 + c.
     """
     flags = torch.zeros(num_frames)
     flags[list(frames)] = 1.0
@@ -47,7 +47,7 @@ def given_mask(num_frames: int, frames: Sequence[int]) -> Tensor:
 
 
 def given_frames(pixels: Tensor, frames: Sequence[int]) -> Tensor:
-    """Returns a clip (F, H, W, 3) in [0, 1] with all but `frames` replaced by mid grey."""
+    """Returns a clip (F, H, W, 3) in [0, 1] in which all frames but `frames` are mid grey."""
     kept = torch.full_like(pixels, _MID_GREY)
     kept[list(frames)] = pixels[list(frames)]
     return kept
@@ -79,7 +79,7 @@ def stack_conditions(clips: Sequence[Mapping[str, Tensor]]) -> Conditioning | No
 
 
 def _complete(name: str, tensor: Tensor) -> Tensor:
-    """Returns a tensor of an entry as the model reads it; a camera path becomes rays."""
+    """Returns a tensor of a cache entry as the model reads it: a camera path becomes rays."""
     return rays_of_packed(tensor) if name == "camera" and tensor.ndim == 3 else tensor
 
 
@@ -89,13 +89,13 @@ def stream_sizes(tensors: Mapping[str, Tensor]) -> tuple[tuple[int, ...], ...]:
 
 
 def condition_misfits(tensors: Mapping[str, Tensor], latent_shape: Sequence[int] | None) -> str:
-    """Returns why a clip's tensors do not fit its latent (C, F', h, w), if known; "" if they do."""
+    """Returns why a clip's tensors do not fit its latent (C, F', h, w); "" if they do. None checks only their axes."""
     sides: dict[str, int] = {}
     if latent_shape is not None:
         channels, frames, height, width = latent_shape
         sides = {"c": channels, "F": frames, "h": height, "w": width, "H": 8 * height, "W": 8 * width}
         sides |= {"y": height // 2, "x": width // 2, "P": frames, "T": 4 * frames - 3, "S": FACE_SIDE}
-        sides["F"] += "pose" in tensors  # the reference image of Animate is a frame in front
+        sides["F"] += "pose" in tensors  # Animate has its reference image as a frame in front
     for name, tensor in tensors.items():
         shape, axes = tuple(tensor.shape), _AXES[name]
         if name == "camera" and len(shape) == 3:
@@ -128,30 +128,29 @@ _AXES = {
     "face": "CTSS",
     **dict.fromkeys(STREAMS, "cNYX"),
 }
-"""axes of a clip's tensors: c, F, h, w of its latent; H, W of its pixels; y, x half of h, w; P, T its frames;
-others are free"""
+"""axes of a clip's tensors: c, F, h, w: of its latent; H, W: of its pixels; y, x: half of h, w; P, T: latent and pixel
+frames without a reference image; S: FACE_SIDE; other letters: any size"""
 assert set(_AXES) == set(CONDITION_TENSORS)
 _ON = 225 / 255
 _IDENTITIES = torch.tensor(
     [(1, 1, 1), (1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 1, 0), (1, 0, 1), (0, 1, 1)], dtype=torch.bool
 )
 _BACKGROUND = 0.01
-"""share of white above which it is no error of compression"""
+"""share of white pixels above which a mask has a background; less is an error of compression"""
 Encode = Callable[[Tensor], Tensor]
 
 
 def mask_of(pixels: Tensor) -> Tensor:
-    """Returns the mask (F, H, W) of a video or picture (F, H, W, 3): the mean over colours."""
+    """Returns the mask (F, H, W) of a video or still (F, H, W, 3): the mean over colours."""
     return pixels.mean(-1)
 
 
 def vace_tensor(control: Tensor, mask: Tensor | None, encode: Encode) -> Tensor:
-    """Returns (2C + 64, F', h, w): inactive latent, reactive latent, mask.
+    """Returns (2C + 64, F', h, w): latent of the inactive part, latent of the reactive part, mask.
 
-    White mask areas are generated (reactive); no mask means white everywhere. Each latent has mid grey in place of the
-    other part. The mask is binarised at 0.5, as in VACE's training.
+    White areas of the mask are reactive: they are generated. Without a mask, everything is. In each latent, the other
+    part is mid grey. The mask is binarised at 0.5, as in VACE's training.
     """
-    # Binary, as in the training of VACE.
     white = torch.ones_like(control[..., 0]) if mask is None else (mask > 0.5).float()
     away_from_grey = control - _MID_GREY
     inactive = encode(away_from_grey * (1 - white[..., None]) + _MID_GREY)
@@ -161,15 +160,14 @@ def vace_tensor(control: Tensor, mask: Tensor | None, encode: Encode) -> Tensor:
 
 
 def control_channels(control: Tensor, start: Tensor | None, encode: Encode, *, with_mask: bool = False) -> Tensor:
-    """Returns `Conditioning.channels` of Fun-Control: control latent, (2.2) a zero mask of four channels, start image
-    latent.
+    """Returns `Conditioning.channels` of Fun-Control: control latent, zero mask of four channels, start image latent.
 
-    `start` (1, H, W, 3) is latent frame 0 of the last part; its other frames are zero. A single frame gets no start
-    image: the model would be given all of it.
+    `with_mask`: Wan 2.2 has the mask, 2.1 has not. `start` (1, H, W, 3) becomes frame 0 of the start image latent; its
+    other frames are zero.
     """
     latent = encode(control)
     given = torch.zeros_like(latent)
-    # With a single latent frame, the start image would be all that there is to predict.
+    # A single latent frame gets no start image, which would be the complete target.
     if start is not None and latent.shape[1] > 1:
         given[:, :1] = encode(start)
     mask = latent.new_zeros(4, *latent.shape[1:])
@@ -177,9 +175,10 @@ def control_channels(control: Tensor, start: Tensor | None, encode: Encode, *, w
 
 
 def start_channels(pixels: Tensor, encode: Encode, *, with_mask: bool) -> Tensor:
-    """Returns `Conditioning.channels` of Fun-Control-Camera: (2.2) four mask channels, then the latent of frame 0.
+    """Returns `Conditioning.channels` of Fun-Control-Camera: four mask channels, then the latent of frame 0.
 
-    Other latent frames are zero. A single frame is not given: the model would be given all of it.
+    `with_mask`: Wan 2.2 has the mask, 2.1 has not. Other latent frames are zero. A single frame is not given, since it
+    would be the complete target.
     """
     first = encode(pixels[:1])
     given = first.new_zeros(first.shape[0] + 4, (len(pixels) + 3) // 4, *first.shape[2:])
@@ -201,10 +200,11 @@ def _half_size(pixels: Tensor) -> Tensor:
 
 
 def identity_channels(colours: Tensor) -> Tensor:
-    """Returns the identity masks (28, F', h, w) of a video (F, H, W, 3) of colours: 7 of each of four frames (SCAIL-2).
+    """Returns the identity masks (28, F', h, w) of SCAIL-2 for a video (F, H, W, 3) whose colours mark identities.
 
-    A pixel belongs to one of white, red, green, blue, yellow, magenta, cyan where each of its values is above or below
-    225 of 255 as that colour's; the share of such pixels in a square of 8 is the value. Frame 0 counts four times.
+    The colours are white, red, green, blue, yellow, magenta and cyan; a channel of a pixel is on above 225 / 255. A
+    value is the share of a colour's pixels in a square of 8 x 8. The 28 channels are 7 colours of 4 frames; frame 0
+    counts four times.
     """
     is_on = (colours > _ON)[..., None, :]
     among = (is_on == _IDENTITIES.to(colours.device)).all(-1).float().movedim(-1, 1)
@@ -216,10 +216,11 @@ def identity_channels(colours: Tensor) -> Tensor:
 def driven_tensors(
     reference: Tensor, pose: Tensor, masks: tuple[Tensor, Tensor] | None, encode: Encode
 ) -> dict[str, Tensor]:
-    """Returns what SCAIL reads of a reference (1, H, W, 3) and a pose video, but for CLIP tokens (WanSCAILToVideo).
+    """Returns the conditioning of SCAIL without CLIP tokens, as WanSCAILToVideo does, from a reference (1, H, W, 3) and
+    a pose video (F, H, W, 3).
 
-    `masks`: colours of identities of both. White in that of the pose video, its background, says that the character of
-    the reference replaces the one there; of the reference then nothing else is given.
+    `masks`: identity masks of both, as colours. If the pose video's mask has a white background, the character of the
+    reference replaces the one in the video, and the reference's background is set to black.
     """
     if masks is None:
         return {"references": encode(reference), "pose_stream": encode(_half_size(pose))}
@@ -238,9 +239,9 @@ def driven_tensors(
 
 
 def animated_tensors(reference: Tensor, pose: Tensor, face: Tensor, encode: Encode) -> dict[str, Tensor]:
-    """Returns what Animate reads, but for CLIP tokens, as WanAnimateToVideo makes it without a background.
+    """Returns the conditioning of Animate without CLIP tokens, as WanAnimateToVideo does without a background video.
 
-    Of pixels: reference (1, H, W, 3), pose (F, H, W, 3), face (F, 512, 512, 3).
+    Pixels in [0, 1]: reference (1, H, W, 3), pose (F, H, W, 3), face (F, 512, 512, 3).
     """
     image = encode(reference)
     latents = torch.cat([image, encode(given_frames(pose, ()))], dim=1)
@@ -254,7 +255,7 @@ def animated_tensors(reference: Tensor, pose: Tensor, face: Tensor, encode: Enco
 
 
 def _folded_mask(given: Tensor, size: torch.Size | tuple[int, int]) -> Tensor:
-    """Returns a mask (F, H, W) as (4, F', h, w), folded like `given_mask`."""
+    """Returns a mask (F, H, W) as (4, F', h, w); frames become channels as in `given_mask`."""
     four = torch.cat([given[:1].expand(4, -1, -1), given[1:]]).unflatten(0, (-1, 4)).transpose(0, 1)
     return functional.interpolate(four, size=tuple(size), mode="bilinear", align_corners=False)
 
@@ -269,7 +270,7 @@ def loss_mask(mask: Tensor, stride: int) -> Tensor:
 
 
 def _squares(mask: Tensor, stride: int, latent_frames: int) -> Tensor:
-    """Returns (stride * stride, F', h, w): one channel for each pixel of a square, nearest frames in time."""
+    """Returns (stride * stride, F', h, w) of a mask (F, H, W): a channel for each pixel of a square, nearest frames."""
     frames, height, width = mask.shape
     squares = mask.view(frames, height // stride, stride, width // stride, stride)
     channels = squares.permute(2, 4, 0, 1, 3).flatten(0, 1)[None]
@@ -282,11 +283,11 @@ DEFAULT_NEGATIVE_PROMPT = (
     "丑陋的，残缺的，多余的手指，画得不好的手部，画得不好的脸部，畸形的，毁容的，形态畸形的肢体，手指融合，"
     "静止不动的画面，杂乱的背景，三条腿，背景人很多，倒着走"
 )
-"""Wan configs: sample_neg_prompt; ComfyUI's Wan templates use the same text."""
+"""sample_neg_prompt of Wan's configs; ComfyUI's Wan templates have the same text"""
 
 _NAMES = {"": "the empty prompt", DEFAULT_NEGATIVE_PROMPT: "the negative prompt"}
 
 
 def name_of(prompt: str) -> str:
-    """Returns a prompt as progress shows it: its first words, or "the empty prompt"."""
+    """Returns the text that progress shows for a prompt."""
     return _NAMES.get(prompt, prompt[:60])

@@ -1,4 +1,4 @@
-"""The contact sheet: one picture of a dataset, with the name of each file."""
+"""The contact sheet: one picture with the first frame and the name of each file of a dataset."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def sheet_samples(dataset: Dataset) -> list[Sample]:
 
 
 def sheet_layout(dataset: Dataset) -> dict[str, int]:
-    """Returns columns, rows, and the sizes of a cell and its name in pixels."""
+    """Returns the numbers of columns and rows, and in pixels the size of a cell and the height of its name."""
     cells = len(sheet_samples(dataset))
     columns = min(_COLUMNS, cells)
     return {

@@ -1,4 +1,4 @@
-"""Control and mask videos and camera poses of samples: finds them, and checks that they fit the clip.
+"""Companions of clips (control and mask videos, camera poses, files of ROLES): finds them and checks that they fit.
 
 A companion of `clip.mp4` is `control/clip.mp4` or `mask/clip.png` (also `controls`, `masks`), or `clip_control.mp4` or
 `clip_mask.png` next to it, with any clip or still suffix. A list may name other files. Camera poses are
@@ -36,7 +36,7 @@ _Listing = Callable[[Path], dict[str, str]]
 
 
 def with_companions(files: Sequence[MediaFile], wanted: Collection[str]) -> list[MediaFile]:
-    """Returns `files` with the `wanted` companions filled in; companion files are no longer files of their own."""
+    """Returns `files` with their `wanted` companions, and without the files that are companions."""
     if not wanted:
         return list(files)
     beside = lru_cache(maxsize=None)(_media_by_stem)
@@ -45,8 +45,8 @@ def with_companions(files: Sequence[MediaFile], wanted: Collection[str]) -> list
         if not _goes_with_another(file.path, wanted, beside):
             sought = [kind for kind in wanted if kind not in ROLES and getattr(file, kind) is None]
             missing: dict[str, Any] = {kind: _companion(file.path, kind, beside) for kind in sought}
-            lying = ((role, _companion(file.path, role, beside)) for role in ROLES if role in wanted)
-            missing["context"] = tuple((role, path) for role, path in lying if path is not None)
+            roles = ((role, _companion(file.path, role, beside)) for role in ROLES if role in wanted)
+            missing["context"] = tuple((role, path) for role, path in roles if path is not None)
             found.append(replace(file, **missing))
     # A list may name companions that do not follow the naming scheme.
     named = {path for file in found for path in companion_paths(file)}
@@ -54,7 +54,7 @@ def with_companions(files: Sequence[MediaFile], wanted: Collection[str]) -> list
 
 
 def companion_paths(file: MediaFile) -> list[Path]:
-    """Returns the companions that are known of a file."""
+    """Returns the companions of a file."""
     named = (file.control, file.mask, file.camera, *(path for _, path in file.context))
     return [path for path in named if path is not None]
 
@@ -93,7 +93,7 @@ def _media_by_stem(folder: Path) -> dict[str, str]:
 
 
 _SHAPE_TOLERANCE = 0.02
-"""relative difference of aspect ratios, from rounding to even sizes (a 16:9 control of 426x240: 0.2 %)"""
+"""largest relative difference of aspect ratios; rounding to even sizes gives 0.2 % for a 16:9 control of 426x240"""
 
 _SAID = {
     "control": "control video",
@@ -153,7 +153,7 @@ def _look_at(name: str, path: Path, samples: list[Sample], config: DatasetConfig
 
 
 def _size_of(role: Role, info: ClipInfo, sample: Sample, config: DatasetConfig) -> Bucket | None:
-    """Returns the size that a companion is read at; None: that of its sample."""
+    """Returns the size at which a companion is read; None: the size of its sample."""
     own, rate = sample.bucket, sample.cut.fps or config.fps
     if role.reading is Reading.ALIKE:
         return None
@@ -179,7 +179,7 @@ def _check_shape(said: str, info: ClipInfo, own: ClipInfo, config: DatasetConfig
 
 
 def _check_length(said: str, info: ClipInfo, samples: list[Sample], config: DatasetConfig, *, complete: bool) -> None:
-    """Refuses a companion that has not all frames of the cuts, or if not `complete`, not the first of each."""
+    """Refuses a companion that lacks a frame of a sample; if not `complete`, one that lacks a sample's first frame."""
     rate = samples[0].cut.fps or config.fps
     lengths = [sample.bucket.num_frames - sample.cut.held if complete else 1 for sample in samples]
     needed = max(round(one.cut.start_s * rate) + length for one, length in zip(samples, lengths, strict=True))

@@ -20,7 +20,7 @@ from .windows import Window, draw_different, find_windows
 
 
 def find_bucket(info: ClipInfo, num_frames: int, config: DatasetConfig) -> Bucket | None:
-    """Returns the training size of a source; None if it is smaller than the size multiple and may not be enlarged."""
+    """Returns the training size of a source; None if crop is none and a side is smaller than the size multiple."""
     if config.crop == "none":
         return _own_size(info, num_frames, config)
     return assign_bucket(
@@ -44,9 +44,9 @@ def _own_size(info: ClipInfo, num_frames: int, config: DatasetConfig) -> Bucket 
 
 
 def find_framings(info: ClipInfo, bucket: Bucket, config: DatasetConfig, seed: str) -> list[Framing]:
-    """Returns the crops: one, or up to `config.variants` random ones that take turns.
+    """Returns one crop, or up to `config.variants` random crops that take turns.
 
-    A random crop moves along the axis that is cropped anyway; a source of the bucket's aspect ratio has one position.
+    A random crop moves along the cropped axis only; a source with the bucket's aspect ratio has one crop.
     """
     if config.crop == "none":
         return [Framing(native=info.width * info.height <= config.width * config.height)]
@@ -61,9 +61,9 @@ def find_framings(info: ClipInfo, bucket: Bucket, config: DatasetConfig, seed: s
 
 
 MAX_PIECES = 10_000
-"""windows of one file; guards against a timestamp that jumps by hours"""
+"""most windows of one file; a damaged timestamp may jump by hours"""
 _CUT_GUARD_S = 0.0025
-"""A window ends at least this long before a cut: containers round timestamps to ticks (Matroska: 1 ms)."""
+"""a window ends at least this many seconds before a cut, because containers round timestamps (Matroska: to 1 ms)"""
 
 
 class TooSmall(Exception):  # noqa: N818  the scan turns it into a reason
@@ -75,7 +75,7 @@ class TooMany(Exception):  # noqa: N818
 
 
 class TooShort(Exception):  # noqa: N818
-    """A source, or each of its scenes, is shorter than a window; `frames` is the longest."""
+    """A source, or each of its scenes, is shorter than a window; `frames`: length of the longest scene."""
 
     def __init__(self, frames: int) -> None:
         super().__init__()
@@ -101,21 +101,20 @@ class _Stretch:
     frames: int
     """at the dataset's fps"""
     held: int = 0
-    """frames among them that repeat the last frame"""
+    """number of these frames that repeat the last one"""
 
 
 def cut_file(
     path: Path, info: ClipInfo, config: DatasetConfig, context: ScanContext, cuts_s: Sequence[float] = ()
 ) -> list[Piece]:
-    """Returns all samples of a file, in order of time. `cuts_s`: ascending start times of scenes after the first, in
-    seconds.
+    """Returns all samples of a file, in order of time. `cuts_s`: start times of all scenes but the first, in seconds.
 
-    Samples that take turns differ in both window and crop. Mirroring by turns doubles them, so that consecutive epochs
-    see both sides of one variant.
+    Samples that take turns may differ in window and crop. With horizontal_flip "turns", each is followed by its mirror
+    image, so that consecutive epochs train both.
     """
-    draws = "random" in (config.frame_extraction, config.crop)
-    # Seeded by content, so that renaming a file keeps its windows and crops, and with them its cache entries.
-    seed: str = context.recall(path, "sampled", lambda: sampled_digest(path)) if draws else ""
+    is_random = "random" in (config.frame_extraction, config.crop)
+    # Seeded by content, so that a renamed file keeps its windows and crops, and its cache entries.
+    seed: str = context.recall(path, "sampled", lambda: sampled_digest(path)) if is_random else ""
     pieces: list[Piece] = []
     stretches = _stretches(info, config, cuts_s)
     for number, stretch in enumerate(stretches):
@@ -131,18 +130,18 @@ def cut_file(
 
 
 def reading_fps(info: ClipInfo, config: DatasetConfig) -> float:
-    """Returns the fps a clip is read at."""
+    """Returns the frame rate at which a clip is read."""
     if info.kind == "clip" and config.every_frame:
         return info.fps
     return config.read_fps or config.fps
 
 
 def _stretches(info: ClipInfo, config: DatasetConfig, cuts_s: Sequence[float]) -> list[_Stretch]:
-    """Returns the complete clip, or its scenes. A clip one frame shorter than a window is used, its last frame held."""
+    """Returns the complete clip, or its scenes. The last frame of a clip is repeated if one frame is missing."""
     rate = reading_fps(info, config)
     if not cuts_s:
         available = info.frames_at(rate)
-        # Clips of 5.0 s are the most common, and 4n+1 frames are one more than complete seconds have.
+        # Clips often last full seconds, and 4n+1 frames are one more than that.
         if info.kind == "clip" and available == config.frame_lengths[0] - 1:
             return [_Stretch(0.0, available + 1, held=1)]
         return [_Stretch(0.0, available)]
@@ -174,7 +173,7 @@ def _windows(info: ClipInfo, frames: int, config: DatasetConfig, seed: str) -> l
 def _variants(
     info: ClipInfo, stretch: _Stretch, windows: Sequence[Window], config: DatasetConfig, seed: str
 ) -> list[Piece]:
-    """Returns the samples of windows that take turns (usually one window)."""
+    """Returns the samples of one window, or of several windows that take turns."""
     bucket, rate = find_bucket(info, windows[0].num_frames, config), reading_fps(info, config)
     if bucket is None:
         raise TooSmall
@@ -225,7 +224,7 @@ def scene_cuts(path: Path, info: ClipInfo, config: DatasetConfig, context: ScanC
 def read_sample(
     video: VideoProcess, sample: Sample, fps: float, companion: Companion | None = None
 ) -> NDArray[np.uint8]:
-    """Returns (F, H, W, 3) RGB in the sample's bucket, or of a companion: cut alike, some in a size of their own."""
+    """Returns (F, H, W, 3) RGB of a sample, or of its companion, which is cut like it but may have another size."""
     own = companion.size if companion is not None else None
     bucket, cut = own or sample.bucket, sample.cut
     is_image = companion is not None and companion.role in ROLES and ROLES[companion.role].reading is Reading.IMAGE

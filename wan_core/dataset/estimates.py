@@ -1,7 +1,7 @@
 """Estimates for a dataset: batches per epoch and bucket, bytes of cache entries, clips off the model's frame rate.
 
-Batches never mix buckets, so the last batch of a small bucket is short. Entries are bfloat16. Frames are sampled by
-timestamp, so a clip of another rate keeps its speed; frames are dropped or repeated.
+A batch has samples of one bucket, so the last batch of a bucket may be short. Entries are bfloat16. Frames are sampled
+by timestamp, so a clip with another frame rate keeps its speed; frames are dropped or repeated.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ def epoch_rows(samples: Sequence[Sample]) -> list[BucketRow]:
         groups.setdefault(sample.bucket, []).append(sample)
     rows: list[BucketRow] = []
     for bucket, members in sorted(groups.items(), key=lambda group: (-len(group[1]), group[0])):
-        # Repeats and weights count; of samples that take turns one is seen per epoch.
+        # Of samples that take turns, one is trained per epoch.
         seen = math.fsum(sample.repeats * sample.weight for sample in members if sample.turn == 0)
-        # Minus 1e-9: a rounding error of the weights must not add a batch.
+        # Minus 1e-9, because a rounding error of the weights must not add a batch.
         rows.append(_row(bucket, members, tuple(math.ceil(seen / size - 1e-9) for size in BATCH_SIZES)))
     if len(rows) > 1:
         totals = tuple(sum(numbers) for numbers in zip(*(row.batches for row in rows), strict=True))
@@ -56,7 +56,7 @@ def epoch_rows(samples: Sequence[Sample]) -> list[BucketRow]:
 
 
 def epoch_lines(rows: Sequence[BucketRow], *, averaged: bool) -> list[str]:
-    """Returns `epoch_rows` as a heading and one line each."""
+    """Returns a heading and one line per row of `epoch_rows`."""
     mean = ", on average" if averaged else ""
     lines = [f"an epoch{mean}, in batches of {' / '.join(map(str, BATCH_SIZES))}:"]
     for row in rows:
@@ -90,9 +90,9 @@ class CacheSize:
     conditions: int
     masks: int
     captions: int
-    """different captions; a text entry has `token_bytes` per token, which only the text encoder can count"""
+    """number of different captions; a text entry has `token_bytes` per token, which only the text encoder can count"""
     megapixels: float
-    """encoded by the VAE"""
+    """megapixels that the VAE encodes"""
     token_bytes: int = _TOKEN_BYTES
 
     @property
@@ -104,26 +104,21 @@ class CacheSize:
 def cache_size(samples: Sequence[Sample], space: LatentSpace, kind: ConditionKind, *, loss_masks: bool) -> CacheSize:
     """Returns the size of the entries of `samples`; each cut of a file counts once."""
     cuts = {(s.path, s.cut, s.bucket): s for s in samples}.values()
-    volumes = [_latent_volume(sample, space) for sample in cuts]
+    volumes = [_volume(sample.bucket, space) for sample in cuts]
     pixels = sum(s.bucket.num_frames * s.bucket.height * s.bucket.width for s in cuts)
     tokens = max(len(kind.frames), 1) * _VISION_BYTES * len(cuts) if kind.vision else 0
     of_roles = sum(_values(file, sample, space) for sample in cuts for file in sample.context) * _BYTES
     return CacheSize(
         latents=sum(volumes) * space.channels * _BYTES,
         conditions=sum(volumes) * kind.channels_of(space.channels) * _BYTES + tokens + of_roles,
-        masks=sum(_latent_volume(s, space) for s in cuts if s.mask is not None) * _BYTES if loss_masks else 0,
+        masks=sum(_volume(s.bucket, space) for s in cuts if s.mask is not None) * _BYTES if loss_masks else 0,
         captions=len({sample.caption for sample in samples}),
         megapixels=pixels / 1e6 * (1 + kind.vae_passes),
     )
 
 
-def _latent_volume(sample: Sample, space: LatentSpace) -> int:
-    """Returns the values of one latent channel."""
-    return _volume(sample.bucket, space)
-
-
 def _values(file: Companion, sample: Sample, space: LatentSpace) -> int:
-    """Returns the values that a file of a role takes in a cache: of a face pixels, of others latents."""
+    """Returns the number of cached values of a companion: pixels of a face video, latents of others."""
     size = file.of_sample(sample)
     if ROLES[file.role].reading is Reading.SQUARE:
         return 3 * size.num_frames * size.height * size.width
@@ -131,16 +126,17 @@ def _values(file: Companion, sample: Sample, space: LatentSpace) -> int:
 
 
 def _volume(bucket: Bucket, space: LatentSpace) -> int:
+    """Returns the number of values of one latent channel."""
     stride = space.spatial_stride
     return math.prod((space.latent_frames(bucket.num_frames), bucket.height // stride, bucket.width // stride))
 
 
 _DIFFERENT = 1.2
-"""ratio of frame rates that is reported"""
+"""ratio of frame rates from which a clip is reported"""
 
 
 def off_speed(samples: Sequence[Sample], fps: float) -> tuple[list[Sample], list[Sample]]:
-    """Returns one sample of each clip at least a fifth faster than the model's fps, and of each slower one."""
+    """Returns one sample of each clip whose frame rate is at least 1.2 times the model's, and of each below 1 / 1.2."""
     clips = [sample for sample in _moving(samples) if sample.kind == "clip" and not sample.cut.fps]
     fast = [sample for sample in clips if sample.info.fps >= fps * _DIFFERENT]
     slow = [sample for sample in clips if 0 < sample.info.fps <= fps / _DIFFERENT]
@@ -153,7 +149,7 @@ def _moving(samples: Sequence[Sample]) -> list[Sample]:
 
 
 def speed_lines(samples: Sequence[Sample], fps: float) -> list[str]:
-    """Returns sentences for the report; none if every clip is near the model's fps."""
+    """Returns sentences about clips whose frame rate differs from the model's."""
     fast, slow = ([sample.info.fps for sample in group] for group in off_speed(samples, fps))
     lines: list[str] = []
     if other := [sample.cut.fps for sample in _moving(samples) if sample.cut.fps]:

@@ -1,6 +1,6 @@
-"""A dataset review as JSON data, for the dataset node's card and API clients.
+"""A dataset review as JSON data, for the card of the dataset node and for API clients.
 
-Texts and lists are shortened, because ComfyUI keeps the history in memory.
+Texts and lists are shortened, because ComfyUI keeps all results in memory.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _LONGEST = 300
 def dataset_facts(review: DatasetReview) -> dict[str, Any]:
     """Returns the review as JSON data.
 
-    `buckets`: the rows of an epoch (null sizes: all). `findings`: possible problems, counted in files (copies: in
-    groups). `sheet`: the file of each cell of the contact sheet.
+    `buckets`: the buckets of an epoch, and a total with null sizes. `findings`: possible problems, with a count of
+    files (for copies, of groups). `sheet`: the file of each cell of the contact sheet.
     """
     dataset, size = review.dataset, review.size
     files = [sample for part in dataset.parts for sample in one_per_file(part.samples)]
     clips = sum(sample.kind == "clip" for sample in files)
-    # The card can repair a missing caption, so these files come first.
+    # Files that only lack a caption come first, since the card can write it.
     rejected = sorted((r for part in dataset.parts for r in part.rejected), key=lambda r: r.wants_caption is None)
     numbers = {file.path: number for number, file in enumerate(scanned_files(dataset))}
     return {

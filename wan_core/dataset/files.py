@@ -1,7 +1,7 @@
-"""The files of a dataset before they are opened: of a folder and its subfolders, or of a list.
+"""The files of a dataset before they are opened: those of a folder and its subfolders, or of a list.
 
-Files of a subfolder `10_walk` have 10 repeats. Hidden folders are skipped. A folder reached twice, or through a loop of
-links, counts once; a link out of the allowed folders is reported and not followed.
+Files of a subfolder `10_walk` have 10 repeats. Hidden folders are skipped. A folder that is reached twice, or through a
+loop of links, is read once; a link out of the allowed folders is reported and not followed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OTHER_SUFFIXES = frozenset({
     ".ogv", ".vob", ".heic", ".heif",
     ".jxl", ".svg", ".m3u8", ".asf", ".f4v", ".mxf", ".y4m", ".jfif",
 })  # fmt: skip
-"""media that is not read: reported instead of ignored"""
+"""suffixes of media that cannot be read; such files are reported"""
 
 
 COMPANION_FOLDERS = {"control": "control", "controls": "control", "mask": "mask", "masks": "mask"}
@@ -54,11 +54,11 @@ class MediaFile:
     camera: Path | None = None
     """camera poses of Fun-Control-Camera models; None: searched if needed"""
     context: tuple[tuple[str, Path], ...] = ()
-    """of ROLES those that lie next to it, if the model reads them"""
+    """(role, file) of its companions by ROLES, if the model reads them"""
     name: str = ""
     """for messages; empty: the file name"""
     more_captions: tuple[str, ...] = ()
-    """captions that take turns with `caption`, one per epoch"""
+    """captions that take turns with `caption`: each epoch trains one"""
 
     @property
     def shown_name(self) -> str:
@@ -75,11 +75,11 @@ class Rejected:
     frames: int = 0
     """frames of a clip that is too short"""
     wants_caption: Path | None = None
-    """a media file that only lacks a caption"""
+    """the media file, if it only lacks a caption"""
 
 
 def folder_fingerprint(folder: Path) -> str:
-    """Returns a digest of the names and marks of a folder and its companion folders; reads no content."""
+    """Returns a digest of the file names and marks in a folder and its companion folders; reads no file."""
     digest = hashlib.sha256()
     beside = (folder / name for name in COMPANION_FOLDERS)
     for place in (folder, *(place for place in beside if place.is_dir())):
@@ -112,7 +112,7 @@ def folder_files(folder: Path) -> list[MediaFile]:
 
 
 def _counted_below(folder: Path) -> str:
-    """Returns a clause about media files one folder down; "" if there are none."""
+    """Returns a clause that counts the media files in direct subfolders; "" if there are none."""
     counts: dict[str, int] = {}
     try:
         for name in itertools.islice(_subfolders(folder), _MOST_SUBFOLDERS):
@@ -129,7 +129,7 @@ def _counted_below(folder: Path) -> str:
 
 
 def _folders_like_media(folder: Path) -> list[str]:
-    """Returns folders named like clips ("take.mp4"), which are reported."""
+    """Returns the folders that are named like clips ("take.mp4"); the scan reports them."""
     known = CLIP_SUFFIXES | STILL_SUFFIXES
     with os.scandir(folder) as entries:
         return sorted(
@@ -206,7 +206,7 @@ def files_of_folder(
 
 
 def fingerprint_of_folder(folder: Path, *, recursive: bool = False, allowed: Sequence[Path] = ()) -> str:
-    """Returns a digest of names and marks of a folder, and with `recursive` of its subfolders."""
+    """Returns a digest of the file names and marks in a folder, and with `recursive` in its subfolders."""
     if not recursive:
         return folder_fingerprint(folder)
     digest = hashlib.sha256()
@@ -217,7 +217,7 @@ def fingerprint_of_folder(folder: Path, *, recursive: bool = False, allowed: Seq
 
 
 def _walk(folder: Path, allowed: Sequence[Path]) -> Iterator[tuple[str, Path | Rejected]]:
-    """Yields ("a/b", folder) for `folder` ("") and its subfolders by name, each real folder once."""
+    """Yields (relative path, folder) for `folder` (path "") and its subfolders by name, each real folder once."""
     seen = {os.path.realpath(folder)}
     waiting: list[tuple[str, Path, int]] = [("", folder, 0)]
     while waiting:
@@ -254,12 +254,13 @@ class SourcePart:
     name: str
     files: tuple[MediaFile, ...]
     rejected: tuple[Rejected, ...] = ()
-    """rows and files found unusable before a media file is opened"""
+    """rows and files that are unusable without opening a media file"""
     notes: Sequence[str] = ()
     """sentences for the report"""
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """DatasetConfig fields set by the source"""
     caption_hint: str = ""
-    """a clause about files that may be unread captions"""
+    """a clause that names files which may be unread captions"""
+
     watched: tuple[Path, ...] = ()
-    """files and folders, besides `files`, that change the dataset when they change"""
+    """other files and folders that the dataset depends on"""

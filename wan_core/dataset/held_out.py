@@ -13,11 +13,14 @@ from .sample import Dataset, Sample, ScanResult
 A_FEW = -1.0
 """`held_out_ratio` for an automatic number"""
 _ENOUGH, _LEAST_HELD, _MOST_HELD = 20, 3, 8
-"""files from which some are held out; the fewest that give a spread; the most"""
+"""for A_FEW: the smallest dataset of which files are held out, and the fewest and most files"""
 
 
 def held_out_digests(dataset: Dataset, digest_of: Callable[[Sample], str]) -> frozenset[str]:
-    """Returns the SHA-256 of held-out contents: copies under other names are held out too. Lazy in `digest_of`."""
+    """Returns the SHA-256 of held-out files; copies under other names are held out too.
+
+    `digest_of` is called only if the dataset holds files out.
+    """
     found: set[str] = set()
     for part in dataset.parts:
         config = part.config
@@ -27,7 +30,7 @@ def held_out_digests(dataset: Dataset, digest_of: Callable[[Sample], str]) -> fr
         for sample in part.samples:
             digest = digest_of(sample)
             named = sample.path in below or not names.isdisjoint(file_names(sample))
-            # Each file's own digest decides, so adding or removing files never moves another one in or out.
+            # Decided by the file's own digest, so adding or removing other files does not change it.
             if named or int(digest[:8], 16) < config.held_out_ratio * 2**32:
                 found.add(digest)
         if config.held_out_ratio == A_FEW:
@@ -42,7 +45,7 @@ def _a_few(digests: set[str]) -> set[str]:
 
 
 def file_names(sample: Sample) -> set[str]:
-    """Returns the names a file may have in `held_out`, in NFC: file name, stem, path in the dataset."""
+    """Returns the names by which `held_out` may name a file, in NFC: file name, stem, path in the dataset."""
     return {in_one_form(name) for name in (sample.path.name, sample.path.stem, sample.name)}
 
 
@@ -57,7 +60,7 @@ def _files_below(folder: str, part: ScanResult) -> set[Path]:
 
 
 def _common(folders: Sequence[Path]) -> int:
-    """Returns the length of the common prefix of paths, in names."""
+    """Returns the number of leading components that all paths share."""
     levels = zip(*(folder.parts for folder in folders), strict=False)
     return sum(1 for _ in itertools.takewhile(lambda names: len(set(names)) == 1, levels))
 
@@ -72,7 +75,7 @@ def require_trained(dataset: Dataset, trained: int, held_out: int) -> None:
         raise nothing_trained(held_out)
     for part in dataset.parts:
         paths = [sample.path for sample in part.samples]
-        # Settings of another trainer give several parts the same list: a name has to match in one of them only.
+        # Settings of another trainer give several parts the same list; a name must match in one of them.
         alike = [p for p in dataset.parts if p.config.held_out == part.config.held_out]
         known = {name for other in alike for sample in other.samples for name in file_names(sample)}
         if missing := [name for name in part.config.held_out if in_one_form(name) not in known]:

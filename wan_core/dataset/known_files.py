@@ -1,6 +1,6 @@
-"""The memo of media files and the context of a scan: after one caption changes, no clip is opened again.
+"""The memo of media files, and the context of a scan. With the memo, a scan opens only new and changed clips.
 
-A value is valid while the file's mark is unchanged (`file_mark`). Captions are not stored; they are read at each scan.
+A value is valid while the file's mark (`file_mark`) is unchanged. Captions are not stored; each scan reads them.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from ..video import ClipInfo, UnreadableError, VideoProcess, shown
 from .sample import Companion, Sample
 
 SCAN_VERSION = 2
-"""Raise it when probing returns something else for the same file; all files are then probed again."""
+"""Raise it when probing a file gives another result: all files are then probed again."""
 _MOST = 400_000
-"""100,000 files with digest, probe, cuts and look"""
+"""enough for digest, probe, cuts and look of 100,000 files"""
 _DIGEST = "digest"
 
 
@@ -38,7 +38,7 @@ class KnownFiles:
             try:
                 return [*dataclasses.astuple(video.probe(path))]
             except UnreadableError as error:
-                if not error.lasting:  # a time limit or a missing package, which may differ at the next scan
+                if not error.lasting:  # a time limit or a missing package: the next scan may succeed
                     raise
                 return [str(error)]
 
@@ -52,7 +52,8 @@ class KnownFiles:
         return self._memo.recall(path, what, ask)
 
     def digest(self, path: Path, should_stop: Callable[[], bool] | None = None) -> str:
-        """Returns a file's SHA-256. FileError if it is unreadable, changes meanwhile, or a stop is requested."""
+        """Returns a file's SHA-256, cached. FileError if it is unreadable or changes meanwhile, or on a stop
+        request."""
 
         def ask() -> str:
             mark = file_mark(path)
@@ -64,14 +65,15 @@ class KnownFiles:
         return self.recall(path, _DIGEST, ask)
 
     def _has_same_bytes(self, path: Path, mark: Sequence[int]) -> bool:
-        """True if the file still has the digest recorded under `mark`; reads the file. False if none is recorded."""
+        """Returns whether the file has the digest that is recorded for `mark`; False if none is. Reads the file."""
         known = self._memo.recalled(path, _DIGEST)
         if known is None or (list(mark) != known[0] and not is_touched(mark, known[0])):
             return False
         return self.digest(path) == known[1]
 
     def require_unchanged(self, file: Sample | Companion) -> None:
-        """DatasetError if a file is missing or changed since the scan. The digest decides if only ctime changed."""
+        """DatasetError if a file is missing or has changed since the scan. If only ctime differs, the digest
+        decides."""
         name = shown(file.path)
         try:
             now = file_mark(file.path)
@@ -82,7 +84,7 @@ class KnownFiles:
             raise DatasetError("{name} changed since it was scanned. Press Run again.", name=name)
 
     def search(self, paths: Iterable[Path], how: str, find: Callable[[], Any]) -> Any:
-        """Returns `find()` (JSON data), cached for exactly these unchanged files in this order."""
+        """Returns `find()` (JSON data), cached while these files, in this order, and `how` are unchanged."""
         digest = hashlib.sha256(how.encode())
         for path in paths:
             digest.update(repr((str(path), mark_of(path))).encode("utf-8", "surrogatepass"))
@@ -112,12 +114,12 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True)
 class ScanContext:
-    """Passed to every file of a scan."""
+    """The child process, memo and callbacks of a scan."""
 
     video: VideoProcess
     _: KW_ONLY
     allowed: Sequence[Path] = ()
-    """targets of links must be below their own folder or one of these (rules S2, S16)"""
+    """folders that links may lead into, besides their own (rules S2, S16)"""
     progress: Progress | None = None
     should_stop: Callable[[], bool] | None = None
     known: KnownFiles | None = None

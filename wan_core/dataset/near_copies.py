@@ -1,7 +1,7 @@
-"""Finds identical and near-identical files. Both are only reported; the user decides.
+"""Finds identical and near-identical files, which are only reported.
 
-Identical: files of equal size with the same digest. Near copies: 64-bit hashes of the first frame (`look_of`) give
-candidates, then small pictures of the first and middle frame are correlated at several crops.
+Identical files have the same size and digest. Near copies: 64-bit hashes of the first frame (`look_of`) select pairs;
+then small pictures of the first and middle frame are correlated at several crops.
 """
 
 from __future__ import annotations
@@ -22,18 +22,16 @@ from .known_files import KnownFiles
 from .sample import Sample, one_per_file
 
 _NEAR_BITS = 12
-"""of 64, for candidates. Of 200 shapeworld clips, all re-encoded, scaled or 3 % cropped copies pass, nine of ten
-cropped by 5 %
-"""
+"""most differing bits, of 64, of a selected pair. Of 200 shapeworld clips, all re-encoded, scaled or 3 % cropped copies
+pass, and nine of ten copies cropped by 5 %"""
 _NEAR_CORRELATION = 0.96
-"""of both pictures. Of 19,900 pairs of different shapeworld clips the highest is 0.948; copies stay above 0.964, except
-at JPEG quality 40 (19 of 20 above 0.971)
-"""
+"""least correlation of both pictures. Of 19,900 pairs of different shapeworld clips the highest is 0.948; copies are
+above 0.964, and at JPEG quality 40, 19 of 20 are above 0.971"""
 _CROPS = (0.0, 0.02, 0.04, 0.06)
-"""share of each side, tried on either picture"""
+"""share that is cropped from each side, on either picture"""
 _SIDE = 64
 _SAME_LENGTH = 0.05
-"""relative difference of durations between containers and encoders"""
+"""largest relative difference of durations: containers and encoders round them differently"""
 
 DigestOf = Callable[[Path], str]
 
@@ -44,7 +42,7 @@ class NearTwins:
 
     groups: tuple[tuple[Sample, ...], ...]
     left_out: int = 0
-    """candidates not compared in the time allowed"""
+    """files that were not compared in the time allowed"""
 
 
 def byte_twins(samples: Sequence[Sample], digest_of: DigestOf) -> list[tuple[Sample, ...]]:
@@ -57,14 +55,16 @@ def byte_twins(samples: Sequence[Sample], digest_of: DigestOf) -> list[tuple[Sam
         try:
             by_digest.setdefault(digest_of(sample.path), []).append(sample)
         except (FileError, DatasetError):
-            continue  # changed or gone since the scan; encoding names it
+            continue  # changed or deleted since the scan; encoding reports it
     return [tuple(group) for group in by_digest.values() if len(group) > 1]
 
 
 def near_twins(
     samples: Sequence[Sample], video: VideoProcess, *, allowed_s: float, known: KnownFiles | None = None
 ) -> NearTwins:
-    """Returns groups of files with similar first and middle frames, in about `allowed_s` s; cached in `known`."""
+    """Returns groups of files with similar first and middle frames, cached in `known`. Takes about `allowed_s` seconds
+    at most.
+    """
     files = one_per_file(samples)
     if known is None:
         return _found_among(files, _Pictures(video, time.monotonic() + allowed_s, known))
@@ -91,7 +91,7 @@ def _found_among(files: Sequence[Sample], pictures: _Pictures) -> NearTwins:
                 pictures.late |= {late.path for late, _ in found[row:]}
                 return NearTwins(_groups(pairs), len(pictures.late))
             other = found[column][0]
-            # Comparing two files of one group again would change nothing, and decodes pictures.
+            # Files of one group are not compared again, which saves decoding.
             if group_of[row] != group_of[column] and _same_length(sample, other) and pictures.alike(sample, other):
                 pairs.append((sample, other))
                 group_of[group_of == group_of[column]] = group_of[row]
@@ -111,7 +111,7 @@ def _same_length(a: Sample, b: Sample) -> bool:
 
 
 class _Pictures:
-    """Small pictures of files, each decoded once, until the deadline."""
+    """Small pictures of files; each is decoded once, and none after the deadline."""
 
     def __init__(self, video: VideoProcess, deadline: float, known: KnownFiles | None) -> None:
         self._video, self._deadline, self._memo = video, deadline, known
@@ -124,7 +124,7 @@ class _Pictures:
         return time.monotonic() > self._deadline
 
     def look(self, sample: Sample) -> str:
-        """Returns the look from the scan; a still's is computed here, since a scan does not decode stills."""
+        """Returns the look of a file: from the scan, or computed for a still, which a scan does not decode."""
         if sample.info.look or sample.kind == "clip":
             return sample.info.look
         if self._memo is None:
@@ -144,7 +144,7 @@ class _Pictures:
         return all(max(_best(m[0], o), _best(o[0], m)) >= _NEAR_CORRELATION for m, o in zip(mine, other, strict=True))
 
     def _crops(self, sample: Sample) -> list[NDArray[np.float32]] | None:
-        """Returns, for the first and middle frame, all crops as unit vectors (crops, values)."""
+        """Returns all crops of the first and of the middle frame, each as unit vectors (crops, values)."""
         if sample.path not in self._known:
             times = [0.0] if sample.kind == "still" else [0.0, sample.info.duration_s / 2]
             pictures = [self._read(sample, at_s, _SIDE, _SIDE) for at_s in times]
@@ -157,7 +157,7 @@ class _Pictures:
         if self.over:
             self.late.add(sample.path)
             return None
-        fps = max(sample.info.fps, 1.0)  # a still states 0
+        fps = max(sample.info.fps, 1.0)  # 0 for a still
         try:
             return self._video.read(sample.path, fps=fps, num_frames=1, width=width, height=height, start_s=at_s)[0]
         except DatasetError:

@@ -16,10 +16,10 @@ from .sample import Dataset, Sample, ScanResult, caption_remedies, one_per_file
 from .windows import round_frames
 
 
-def _asked_frames(config: DatasetConfig) -> str:
-    """Returns the requested lengths, with rounding: '73 (75 rounded down)'."""
-    asked = sorted(set(config.frame_buckets)) or [config.num_frames]
-    lengths = ", ".join(_rounded(length, config) for length in asked)
+def _requested_frames(config: DatasetConfig) -> str:
+    """Returns the requested lengths with their rounding, such as "73 (75 rounded down)"."""
+    requested = sorted(set(config.frame_buckets)) or [config.num_frames]
+    lengths = ", ".join(_rounded(length, config) for length in requested)
     return f"up to {lengths}" if config.frame_extraction == "full" else lengths
 
 
@@ -99,8 +99,8 @@ def _picture_lines(config: DatasetConfig, samples: Sequence[Sample]) -> list[str
 
 
 def _caption_lines(config: DatasetConfig, samples: Sequence[Sample], hint: str = "") -> list[str]:
-    """Returns one line per fact, counted in files; `hint` as in ScanResult."""
-    # A file with several captions lacks one if any of them is missing.
+    """Returns lines about captions, counted in files; `hint`: ScanResult.caption_hint."""
+    # Of several captions of a file, a missing one decides.
     lacks = dict[Path, int]()
     for sample in samples:
         lacks[sample.path] = max(lacks.get(sample.path, 0), _lacks_caption(sample))
@@ -154,7 +154,7 @@ def _missing(config: DatasetConfig, files: Sequence[Sample], hint: str) -> list[
 def _turns(config: DatasetConfig, samples: Sequence[Sample], files: Sequence[Sample]) -> list[str]:
     if not config.caption_shuffles:
         return []
-    # Shuffled orders of one caption have the same words, which distinguishes them from other captions of the same file.
+    # Orders of one caption have equal words; other captions of the file have other words.
     orders: dict[tuple[Path, tuple[str, ...]], set[str]] = {}
     for sample in samples:
         words = tuple(sorted(sample.caption.replace(",", " ").split()))
@@ -208,7 +208,7 @@ def _companion_lines(result: ScanResult) -> list[str]:
 
 
 def _unused_lines(samples: list[Sample]) -> list[str]:
-    """Returns a line about files named like companions while companions are not used."""
+    """Returns a line about clips that are named like companions of another clip, but are trained."""
     stems = {(sample.path.parent, sample.path.stem) for sample in samples}
     found = [sample.name for sample in samples if _goes_with(sample.path) in stems]
     if not found:
@@ -268,7 +268,7 @@ def _frames_line(result: ScanResult, clips: list[Sample]) -> str:
     at = f"{config.read_fps or config.fps:g} fps"
     if config.every_frame:
         at = "their own rate, each frame once"
-    line = f"frames: {_asked_frames(config)} of each clip at {at}, from {rates} fps"
+    line = f"frames: {_requested_frames(config)} of each clip at {at}, from {rates} fps"
     variable = [s.name for s in clips if s.info.variable_rate]
     return f"{line}; variable rate: {listed(variable)}" if variable else line
 

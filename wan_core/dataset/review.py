@@ -1,4 +1,4 @@
-"""The review of a dataset before the GPU works, as data and as text; no lines if there are no findings."""
+"""The review of a dataset before it is encoded: epochs, copies, cache size and encoding time, as data and as text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SHOWN = 10
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetReview:
-    """The findings of a dataset review."""
+    """The results of a dataset review."""
 
     dataset: Dataset
     epoch: tuple[BucketRow, ...]
@@ -38,7 +38,7 @@ class DatasetReview:
     comparing_s: float
     size: CacheSize
     encoding_s: float | None
-    """at the speed of the last encoding; None before the first"""
+    """estimated at the speed of the last encoding; None before the first"""
 
     def report(self) -> str:
         """Returns plain text for the node."""
@@ -67,9 +67,9 @@ def dataset_review(
     comparing_s: float = _COMPARING_S,
     known: KnownFiles | None = None,
 ) -> DatasetReview:
-    """Review a dataset without the GPU.
+    """Review a dataset without a GPU.
 
-    `digest_of` returns a file's SHA-256, cached; `seconds_per_megapixel` is the speed of the last encoding.
+    `digest_of` returns the SHA-256 of a file; `seconds_per_megapixel`: speed of the last encoding.
     """
     trained, evaluated = _split(dataset, digest_of)
     same = byte_twins(dataset.samples, digest_of)
@@ -97,7 +97,7 @@ def _split(dataset: Dataset, digest_of: DigestOf) -> tuple[list[Sample], list[Sa
         if sample.path not in known:
             try:
                 known[sample.path] = digest_of(sample.path)
-            except (FileError, DatasetError):  # changed or gone since the scan; encoding names it
+            except (FileError, DatasetError):  # changed or deleted since the scan; encoding reports it
                 known[sample.path] = "f" * 64
         return known[sample.path]
 

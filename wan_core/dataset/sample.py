@@ -1,6 +1,6 @@
-"""A sample (one file and the part that is trained on), the result of a scan, and the datasets of one job.
+"""Samples (a file and the part of it that is trained), the result of a scan, and the datasets of a job.
 
-A Dataset is the value on a WAN_DATASET wire.
+A Dataset is the value of a WAN_DATASET link in a graph.
 """
 
 from __future__ import annotations
@@ -20,40 +20,40 @@ from .files import Rejected
 
 @dataclass(frozen=True, kw_only=True)
 class Cut:
-    """The part of a file that a sample uses. Default values do not enter the names of cache entries."""
+    """The part of a file that a sample uses. Cache keys omit default values."""
 
     start_s: float = 0.0
     """seconds from the first frame"""
     framing: Framing = Framing()
     """crop and mirroring"""
     fps: float = 0.0
-    """fps the file is read at; 0 = the dataset's"""
+    """frame rate at which the file is read; 0 = the dataset's"""
     held: int = 0
-    """missing frames at the end, filled with the last one; not in cache keys, as a longer file has another digest"""
+    """number of missing frames at the end, for which the last frame is repeated; not part of cache keys"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Companion:
-    """A control or mask video, a file of camera poses or of another role, cut exactly like its sample."""
+    """A control or mask video, a file of camera poses, or a file of ROLES; it is cut like its sample."""
 
     path: Path
     mark: tuple[int, ...]
     """`file_mark` at the scan"""
     deep_still: bool = False
-    """True for a picture of more than 8 bits, which older versions read as white"""
+    """True for a still of more than 8 bits per channel, which older versions read as white"""
     role: str = ""
     """one of ROLES, or "control" or "mask" """
     size: Bucket | None = None
-    """if it is read at another size than the sample, centred"""
+    """the size at which it is read, cropped at the centre; None: the sample's size and crop"""
 
     def of_sample(self, sample: Sample) -> Bucket:
-        """Returns the size it is read at."""
+        """Returns the size at which it is read."""
         return self.size or sample.bucket
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """One usable file, or one cut of it."""
+    """One usable file, or one cut of a file."""
 
     path: Path
     name: str
@@ -70,19 +70,20 @@ class Sample:
     turn: int = 0
     """index among the samples that take turns (random windows or crops of one file)"""
     turns: int = 1
-    """this sample is trained in epochs with epoch % turns == turn"""
+    """the sample is trained in epochs with epoch % turns == turn"""
     scenes: int = 1
-    """scenes of its file; more than one only with split_scenes"""
+    """number of scenes in its file; 1 without split_scenes"""
     weight: float = 1.0
-    """scales its frequency"""
+    """factor of how often the sample is trained"""
+
     control: Companion | None = None
     mask: Companion | None = None
     camera: Companion | None = None
-    """its camera poses"""
+    """camera poses"""
     context: tuple[Companion, ...] = ()
     """companions by role, in the order of ROLES"""
     listed: bool = False
-    """True if a list holds its caption"""
+    """True if the caption comes from a list, not from a caption file"""
 
     @property
     def kind(self) -> str:
@@ -96,11 +97,7 @@ class Sample:
 
 
 def one_per_file(samples: Iterable[Sample]) -> list[Sample]:
-    """Returns the first sample of every file, in order.
-
-    A file may have many samples (windows, crops, turns, captions). Statements about files count each file once; filter
-    the samples first.
-    """
+    """Returns the first sample of every file, in order; a file may have many (windows, crops, turns, captions)."""
     found: dict[Path, Sample] = {}
     for sample in samples:
         found.setdefault(sample.path, sample)
@@ -108,7 +105,7 @@ def one_per_file(samples: Iterable[Sample]) -> list[Sample]:
 
 
 def with_captions(samples: Sequence[Sample], captions: Sequence[str]) -> list[Sample]:
-    """Returns samples for each caption of a file; pairs take turns, and the caption changes every epoch."""
+    """Returns each sample of a file with each of its captions. They take turns, so the caption changes every epoch."""
     if len(captions) == 1:
         return [replace(sample, caption=captions[0]) for sample in samples]
     return [
@@ -125,7 +122,7 @@ def with_captions(samples: Sequence[Sample], captions: Sequence[str]) -> list[Sa
 
 
 def caption_remedies(config: DatasetConfig, sample: Sample, hint: str = "") -> str:
-    """Returns what to do about files without a caption; `hint` as in ScanResult."""
+    """Returns the advice for files without a caption; `hint`: ScanResult.caption_hint."""
     remedies = filled(
         "Write {example} with a description of the clip, set trigger_word, or set missing_captions in Wan Dataset "
         'Settings to "skip the file" or "empty caption"',
@@ -142,9 +139,9 @@ class ScanResult:
     samples: tuple[Sample, ...]
     rejected: tuple[Rejected, ...] = ()
     notes: tuple[str, ...] = ()
-    """sentences about the source: repeats of subfolders, converted settings of another trainer"""
+    """sentences about the source, such as repeats of subfolders"""
     caption_hint: str = ""
-    """a clause about files that may be the missing captions"""
+    """a clause that names files which may be the missing captions"""
 
     def __repr__(self) -> str:
         return f"ScanResult({len(self.samples)} of {len(self.samples) + len(self.rejected)} files)"

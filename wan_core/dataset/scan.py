@@ -1,6 +1,6 @@
-"""Scans files into samples: probes each file, reads its caption and chooses its cuts and buckets.
+"""Scans files into samples: probes each file, reads its caption, and chooses its cuts and buckets.
 
-Reads headers, packets and captions, never pixels or weights, so every problem of a dataset is reported before a model
+A scan reads headers, packets and captions, and decodes nothing, so the problems of a dataset are known before a model
 is loaded. `files.py` or an importer lists the files.
 """
 
@@ -27,7 +27,7 @@ from .sample import Sample, ScanResult, with_captions
 
 
 def _captions_of(written: Sequence[str], config: DatasetConfig) -> tuple[str, ...]:
-    """Returns the training captions of a file; several take turns, one per epoch."""
+    """Returns the training captions of a file; several take turns, so each epoch trains one."""
     trigger = config.trigger_word.strip()
     orders = [order for text in written for order in tag_orders(text, config.caption_shuffles, config.keep_tokens)]
     captions = (caption_with_trigger(caption_with_prefix(order, config.caption_prefix), trigger) for order in orders)
@@ -44,7 +44,7 @@ def _source_of_caption(written: str, config: DatasetConfig, place: str = "file")
 
 
 def _without_captionless(config: DatasetConfig, samples: Sequence[Sample]) -> tuple[list[Sample], list[Rejected]]:
-    """Returns the samples to keep if files without a caption are skipped, and the skipped files."""
+    """Returns the samples that are trained, and the files that missing_captions skips."""
     if config.missing_captions != "skip the file":
         return list(samples), []
     missing = {sample.name: sample for sample in samples if sample.caption_from == "none"}
@@ -61,7 +61,7 @@ MIN_SOURCE_PIXELS = 16
 
 
 class NothingUsableError(DatasetError):
-    """No file of a dataset is usable; the message names the first ones with reasons."""
+    """No file of a dataset is usable; the message gives the reasons of the first ones."""
 
 
 def scan_folder(config: DatasetConfig, folder: Path, context: ScanContext) -> ScanResult:
@@ -80,10 +80,11 @@ def scan_files(
     notes: Sequence[str] = (),
     caption_hint: str = "",
 ) -> ScanResult:
-    """Scan files; `source` names the dataset in messages, `rejected`, `notes` and `caption_hint` come from the source.
+    """Scan files; DatasetError if no file is usable.
 
-    DatasetError if no file is usable. Files without a caption are samples, so that they can be shown, unless the config
-    skips them; `Dataset.require_captions` refuses to encode them.
+    `source` names the dataset in messages; `rejected`, `notes` and `caption_hint`: see SourcePart. Files without a
+    caption are samples, so that they can be shown, unless the config skips them; `Dataset.require_captions` refuses to
+    encode them.
     """
     samples: list[Sample] = []
     rejected = list(rejected)
@@ -138,16 +139,15 @@ def _shown_without_captions(
     context: ScanContext,
     captions: CaptionNames,
 ) -> tuple[list[Sample], list[Rejected], list[str]]:
-    """Returns samples of the files rejected for an unreadable caption, the other rejected files, and the reasons as
-    notes.
+    """Returns samples of the files with an unreadable caption, the other rejected files, and notes with the reasons.
 
-    Only for a dataset without any usable file, so that its clips are shown and the captions can be written.
+    For a dataset without a usable file: so its clips are shown, and their captions can be written.
     """
     unread = {item.wants_caption: item for item in rejected if item.wants_caption is not None}
     samples: list[Sample] = []
     for file in files:
         if file.path in unread:
-            # An empty caption in place of the unreadable file: the clip itself may still be unusable.
+            # Looked at with an empty caption, because the clip itself may be unusable too.
             looked = _look_at(replace(file, caption=""), config, context, captions)
             found = accompanied(looked, file, config, context)
             samples += [replace(sample, listed=False) for sample in ([] if isinstance(found, Rejected) else found)]
@@ -172,7 +172,7 @@ def _look_at(
     except (DatasetError, OSError) as error:
         return Rejected(name=name, reason=str(error).removeprefix(f"{shown(path)} ").rstrip("."))
     pieces = _cut(path, info, config, context)
-    if isinstance(pieces, Rejected):  # before the caption: `wants_caption` promises that the clip itself is usable
+    if isinstance(pieces, Rejected):  # before the caption: `wants_caption` means that the clip itself is usable
         return pieces
     caption = file.caption
     try:
@@ -253,9 +253,9 @@ def _nothing_left(source: str, config: DatasetConfig, rejected: list[Rejected]) 
 def scan_parts(
     config: DatasetConfig, parts: Sequence[SourcePart], context: ScanContext, *, use_settings: bool = True
 ) -> tuple[ScanResult, ...]:
-    """Scan each part of a source. The part's own settings override `config`, unless `use_settings` is off.
+    """Scan each part of a source. Settings of a part override `config`, if `use_settings`.
 
-    A part without a usable file becomes a note of the first usable part; DatasetError if there is none.
+    A part without a usable file becomes a note of the first usable part; DatasetError if no part is usable.
     """
     found: list[ScanResult] = []
     empty: list[tuple[SourcePart, NothingUsableError]] = []
@@ -284,7 +284,7 @@ def scan_parts(
 
 
 def _config_of_part(config: DatasetConfig, part: SourcePart) -> DatasetConfig:
-    """Returns `config` with the part's settings. ConfigError names the part."""
+    """Returns `config` with the settings of a part; ConfigError names the part."""
     titled = {"folder": part.name} if part.settings else {}
     try:
         return DatasetConfig.from_dict({**config.to_dict(), **titled, **part.settings})

@@ -1,8 +1,8 @@
-"""Windows of a clip: pure arithmetic on frame numbers at the dataset's fps.
+"""Windows of a clip, in frames at the dataset's fps.
 
-A stretch is a complete clip or one scene. Its frame k is the picture shown k / fps seconds after its start, whatever
-the file's own rate. Random windows are drawn from hashes of the file's content, so renaming or adding files changes no
-window and no cache key.
+A stretch is a complete clip or one scene. Frame k of a stretch is the picture at k / fps seconds after its start, for
+any frame rate of the file. Random windows are drawn from a hash of the file's content, so renaming or adding files
+changes no window and no cache key.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from .bucket import nearest_frames
 
 
 def draw_different(seed: str, purpose: str, below: int, count: int) -> list[int]:
-    """Returns up to `count` different numbers below `below`; a larger `count` starts with the same numbers."""
+    """Returns up to `count` different random numbers below `below`; a larger `count` appends numbers."""
     wanted = min(below, count)
     found: dict[int, None] = {}
     number = 0
     while len(found) < wanted:
         digest = hashlib.blake2b(f"{seed}/{purpose}/{number}".encode(), digest_size=8).digest()
-        # A repeated number is drawn again, so that a larger count only appends.
+        # A dict ignores a repeated number, and the next one is drawn.
         found[int.from_bytes(digest, "big") % below] = None
         number += 1
     return list(found)
@@ -50,18 +50,15 @@ def round_frames(num_frames: int, rounding: str) -> int:
 def find_windows(
     mode: str, available: int, lengths: Sequence[int], *, stride: int, count: int, variants: int, seed: str
 ) -> list[Window]:
-    """Returns the windows of a stretch of `available` frames; empty if the shortest of `lengths` (ascending) does not
-    fit.
+    """Returns the windows of a stretch of `available` frames; [] if none of `lengths` (ascending) fits.
 
-    Each window has the longest length that fits:
-
+    A window has the longest of `lengths` that fits. Modes:
     - head: one window at frame 0.
-    - chunk: back to back from frame 0, while the shortest length fits.
-    - slide: equal windows at frames 0, stride, 2 * stride ...
-    - uniform: `count` equal windows, evenly spaced from the start to the end, without duplicates; one alone is at the
-    start.
-    - full: head; `lengths` holds every 4n+1 up to the longest wanted.
-    - random: up to `variants` equal windows drawn from `seed`, which take turns. More variants keep the first ones.
+    - chunk: windows back to back from frame 0, while the shortest length fits.
+    - slide: windows at frames 0, stride, 2 * stride ...
+    - uniform: up to `count` windows, evenly spaced from the start to the end.
+    - full: as head; `lengths` has every 4n+1 up to the longest.
+    - random: up to `variants` windows drawn from `seed`, which take turns. More variants keep the first ones.
     """
     if not (fitting := [length for length in lengths if length <= available]):
         return []

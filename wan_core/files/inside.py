@@ -1,12 +1,11 @@
 """Opens the pack's own folders so that no link below them is followed (rule S16).
 
-The run folder, `_cache` and every folder above them may be links: people keep runs and models on another drive. Below
-them nothing is written or deleted through a link, because an unpacked archive can bring one. To keep saved steps on
-another drive, link the run folder.
+The run folder, `_cache` and all folders above them may be links, since people keep runs on another drive. Below them,
+nothing is written or deleted through a link, because an unpacked archive can contain links.
 
-Each folder on the path is opened with O_NOFOLLOW and names are resolved relative to its descriptor (openat), so a
-folder exchanged for a link after the check has no effect. Windows has no directory descriptors: there the real path is
-compared before use, and a link made between check and use is followed.
+Each folder of a path is opened with O_NOFOLLOW, and names are resolved relative to its descriptor (openat), so
+replacing a folder by a link has no effect once it is open. Windows has no directory descriptors: there the real path is
+compared before use, and a link that is created between check and use is followed.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _NO_SYNC_OF_FOLDERS = (*_NO_SYNC, errno.EBADF, errno.EROFS)
 
 
 class OpenFolder:
-    """An open folder. Names are resolved relative to the descriptor, even after the folder is renamed."""
+    """An open folder. Names are resolved relative to its descriptor, also after the folder was renamed."""
 
     def __init__(self, path: Path, descriptor: int | None) -> None:
         self.path, self._descriptor = path, descriptor
@@ -67,7 +66,7 @@ class OpenFolder:
         os.unlink(self._of(name), dir_fd=self._descriptor)
 
     def remove_folder(self, name: str) -> None:
-        if stat.S_ISDIR(self.look(name).st_mode):  # rmdir removes a link to a folder on Windows
+        if stat.S_ISDIR(self.look(name).st_mode):  # on Windows, rmdir would also remove a link to a folder
             os.rmdir(self._of(name), dir_fd=self._descriptor)
 
     def rename(self, name: str, folder: OpenFolder, target: str) -> None:
@@ -144,7 +143,7 @@ def opened_folder(folder: Path, below: Path | None = None, *, make: bool = False
         yield OpenFolder(folder, opened[-1])
     finally:
         for descriptor in opened:
-            with contextlib.suppress(OSError):  # opened for reading: no write can be lost
+            with contextlib.suppress(OSError):  # read-only descriptors: no write is lost
                 os.close(descriptor)
 
 
@@ -175,8 +174,9 @@ def _real_path(root: Path, parts: tuple[str, ...], make: bool) -> Path:
 
 
 def is_held(error: BaseException, path: Path) -> bool:
-    """Returns whether `path`, or a file in it, is open in another program. Windows reports access denied for this too,
-    so the user must have write permission for the path and its folder.
+    """Returns whether `error` means that `path`, or a file in it, is open in another program.
+
+    Windows reports that as access denied; with write permission for the path and its folder, it means an open file.
     """
     refused = isinstance(error, PermissionError) or getattr(error, "winerror", None) in _HELD
     return refused and all(os.access(one, os.W_OK) for one in (path, path.parent))
@@ -215,9 +215,9 @@ def open_new(path: Path, below: Path) -> BinaryIO:
 def open_inside(path: Path, below: Path) -> BinaryIO:
     """Open a regular file for reading (else FileError); OSError if missing, or for a link below `below`."""
     with opened_folder(path.parent, below) as folder:
-        regular = folder.is_regular(path.name) is not False  # checked first: opening a device can have side effects
+        regular = folder.is_regular(path.name) is not False  # before opening, since opening a device can act on it
         descriptor = folder.open(path.name, os.O_RDONLY) if regular else -1
-    # Checked again on the descriptor: the name may have been replaced since.
+    # Checked again on the descriptor, since the file may have been replaced.
     if regular and stat.S_ISREG(os.fstat(descriptor).st_mode):
         return os.fdopen(descriptor, "rb")
     if regular:
@@ -271,7 +271,7 @@ def remove_file(path: Path, below: Path) -> bool:
 
 
 def freed_by(path: Path, below: Path) -> int:
-    """Returns the bytes that `remove_file` frees: 0 while the file has other hard links."""
+    """Returns the bytes that `remove_file` would free: 0 if the file has other hard links."""
     with contextlib.suppress(OSError), opened_folder(path.parent, below) as folder:
         seen = folder.look(path.name)
         if stat.S_ISREG(seen.st_mode) and seen.st_nlink == 1:

@@ -1,8 +1,8 @@
 """File locks between processes: a system lock, or a claim file where the file system has no locks.
 
 A lock ends with its process. NFS without a lock daemon and many FUSE volumes have no locks. A claim is a file next to
-the lock file: its name holds the machine and process, and the process renews its modification time. A process with a
-system lock writes a claim too, so that machines with and without locks see each other
+the lock file: its name has the machine and the process, and the process renews its modification time. A process with a
+system lock writes a claim too, for machines on which the same folder has no locks
 (docs/adr/0036-a-claim-where-there-are-no-locks.md).
 """
 
@@ -31,7 +31,7 @@ _ATTEMPTS = 3
 _BEAT_S = 20.0
 """seconds between renewals of a claim"""
 _SILENT_S = 300.0
-"""seconds after which a claim that is not renewed expires, if its process cannot be checked"""
+"""seconds without a renewal after which a claim expires, if its process cannot be checked"""
 _SETTLE_S = 1.0
 """longest attribute cache of a network file system: after it, all machines see each other's claims"""
 _WANTED, _CLAIMED, _LOCKED = "wanted", "claimed", "locked"
@@ -42,7 +42,7 @@ _NONE_THERE = f"It runs where this folder has no file locks: {_WAIT}"
 
 
 class LockLost(FileError):  # noqa: N818  not an error of this process
-    """A claim that expired for this process, for example because the machine was suspended."""
+    """The claim of this process has expired, for example because the machine was suspended."""
 
 
 @dataclass
@@ -65,10 +65,10 @@ class Hold:
 
 @contextlib.contextmanager
 def locked(path: Path, busy: str, below: Path | None = None) -> Iterator[Hold]:
-    """Hold an exclusive lock on `path` (created if needed); FileError(`busy`) if another process holds it.
+    """Hold an exclusive lock on `path`, which is created if needed; FileError(`busy`) if another process holds it.
 
-    After a crash the system releases the lock, and the claim of an ended process is ignored. A claim of another machine
-    expires after minutes.
+    After a crash, the system releases the lock, and other processes ignore the claim; on other machines it expires
+    after minutes.
     """
     with open_to_append(path, below) as file:
         has_lock = _taken(file, busy)
@@ -97,14 +97,14 @@ def _taken(file: BinaryIO, busy: str) -> bool:
         if (is_ours := _try_lock(file)) is not False:
             return is_ours is not None
         if attempt < _ATTEMPTS - 1:
-            time.sleep(0.05)  # `is_locked` of another process holds the lock for a moment
+            time.sleep(0.05)  # `is_locked` in another process takes the lock for a moment
     raise FileError(busy)
 
 
 def mark_as_written(file: BinaryIO) -> None:
     """Mark a file as being written (see `is_written`). On Windows an open file cannot be deleted anyway."""
     if os.name != "nt":
-        _try_lock(file)  # where there are no locks, `clean_partials` goes by the age of the file
+        _try_lock(file)  # on file systems without locks, `clean_partials` only checks the age of the file
 
 
 def is_written(path: Path) -> bool:
@@ -136,9 +136,9 @@ def _try_lock(file: BinaryIO, *, shared: bool = False) -> bool | None:
 
 
 class _Claims:
-    """The claims of one lock: files named by state, machine, process and a random number.
+    """The claims on one lock: files named by state, machine, process and a random number.
 
-    States: wanted (checking for other claims); claimed (held by the claim alone); locked (held by a system lock).
+    States: "wanted" (checks for other claims); "claimed" (holds the lock by its claim); "locked" (has the system lock).
     """
 
     def __init__(self, folder: OpenFolder, path: Path) -> None:
@@ -150,7 +150,7 @@ class _Claims:
     def held(self, busy: str, has_lock: bool) -> Iterator[Hold]:
         """Hold a claim; FileError if another process holds one.
 
-        Every process writes its claim before it looks for others, so of two at least one sees the other and backs off.
+        A process writes its claim before it looks for others, so of two processes at least one sees the other's claim.
         """
         try:
             if not (self._claim_with_lock() if has_lock else self._claim_alone()):
@@ -162,13 +162,13 @@ class _Claims:
             self._remove(self._mine)
 
     def _claim_with_lock(self) -> bool:
-        with contextlib.suppress(OSError):  # deleting runs takes this lock too, and must work on a full disk
+        with contextlib.suppress(OSError):  # deleting a run on a full disk needs this lock, but cannot write a claim
             self._make(_LOCKED)
         with contextlib.suppress(OSError):
             others = self._others()
             for state, _token, name, _lives in others:
                 if state == _LOCKED:
-                    self._remove(name)  # this process has the system lock, so the process of that claim has ended
+                    self._remove(name)  # its process has ended, since this one has the system lock
             return not any(lives and state == _CLAIMED for state, _token, _name, lives in others)
         return True
 
@@ -188,7 +188,7 @@ class _Claims:
         return any(lives and state in states and token < before for state, token, _name, lives in self._others())
 
     def _others(self) -> list[tuple[str, str, str, bool]]:
-        """Returns (state, number, name, alive) of every other claim; a process that has a claim removes dead ones."""
+        """Returns (state, random number, name, is alive) of all other claims; removes dead ones once it has a claim."""
         found: list[tuple[str, str, str, bool]] = []
         for name in self._folder.names():
             if name == self._mine or not name.startswith(self._path.name):
@@ -213,17 +213,17 @@ class _Claims:
         name = self._name(state)
         os.close(self._folder.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
         self._mine = name
-        self._now = self._folder.look(name).st_mtime  # the file server's clock, which stamps all other claims too
+        self._now = self._folder.look(name).st_mtime  # by the clock of the file server, as in all other claims
 
     def _beat(self, hold: Hold) -> None:
         """Renew the claim."""
         try:
             file = self._folder.open(self._mine, os.O_WRONLY | (os.O_CREAT if hold.by_system else 0))
-        except FileNotFoundError:  # removed by a process that took this one for dead; a system lock is held anyway
+        except FileNotFoundError:  # another process took this one for dead; a system lock is held anyway
             hold.lost = not hold.by_system
             return
         try:
-            os.write(file, b"\n")  # updates the time also on file systems that refuse utime
+            os.write(file, b"\n")  # changes the time, also on file systems without utime
         except OSError:  # a full disk
             if os.utime in os.supports_fd:
                 os.utime(file)
@@ -243,7 +243,7 @@ def _repeated(beat: Callable[[], None]) -> Iterator[None]:
 
     def renew() -> None:
         while not ended.wait(_BEAT_S):
-            with contextlib.suppress(OSError):  # a network file system may be back at the next renewal
+            with contextlib.suppress(OSError):  # a network file system may work again at the next renewal
                 beat()
 
     thread = threading.Thread(target=renew, daemon=True, name="renew claim")
@@ -252,11 +252,12 @@ def _repeated(beat: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         ended.set()
-        thread.join(1.0)  # a daemon thread: if it hangs in a file system, it ends with the process
+        thread.join(1.0)  # a thread that hangs in a file system ends with the process, as a daemon
 
 
 def _machine(folder: Path) -> str:
-    """Returns an id of the process table (machine, container) and the folder: a copied folder has another one."""
+    """Returns an id of the process table (machine and container) and the folder, so that a copied folder has
+    another."""
     host = os.uname().nodename if hasattr(os, "uname") else os.environ.get("COMPUTERNAME", "")
     facts = [host, os.path.realpath(folder)]
     with contextlib.suppress(OSError):
@@ -267,7 +268,7 @@ def _machine(folder: Path) -> str:
 
 def _lives(process: int, started: int) -> bool | None:
     """Returns whether a process of this machine is running; None if unknown."""
-    if os.name == "nt":  # os.kill(pid, 0) terminates the process on Windows
+    if os.name == "nt":  # where os.kill(pid, 0) ends the process
         return None
     try:
         os.kill(process, 0)

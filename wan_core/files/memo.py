@@ -1,4 +1,4 @@
-"""A memo: JSON values by key in one file. It only saves time; a lost or damaged file is recomputed."""
+"""A memo: JSON values by key in one file. It only saves time: the values of a lost or damaged file are recomputed."""
 
 from __future__ import annotations
 
@@ -15,18 +15,17 @@ from .writing import atomic_write_bytes
 
 _LIMIT_BYTES = 256 << 20
 _LONGEST_PATH = 64
-"""bytes of a path kept in a key; longer paths are hashed, so that 400,000 keys fit into _LIMIT_BYTES"""
+"""longest path, in bytes, that is a key as it is; longer ones are hashed, so that 400,000 keys fit into _LIMIT_BYTES"""
 
 
 class Memo:
     """The newest `most` values of a JSON file; a file of another `version` (JSON data) counts as empty.
 
-    `save` merges the changes into the current file, so two processes keep each other's values. Write errors are
-    ignored.
+    `save` merges the changes into the current file, so that two processes keep each other's values, and ignores errors.
     """
 
     def __init__(self, path: Path, version: Any, most: int, below: Path | None = None) -> None:
-        """No link is followed below `below`; default: the folder of the file."""
+        """`below`: no link is followed below this folder; default: the folder of the file."""
         self._path, self._version, self._most, self._below = path, version, most, below or path.parent
         self._known: dict[str, Any] | None = None
         self._changes: dict[str, Any] = {}
@@ -44,8 +43,9 @@ class Memo:
         return [value for value in self._loaded().values() if value is not None]
 
     def recall(self, file: Path, what: str, ask: Callable[[], Any]) -> Any:
-        """Returns `ask()` (JSON data derived from the bytes of `file`), cached until the `file_mark` changes. A value
-        is stored only if the file did not change during the call.
+        """Returns `ask()` (JSON data derived from the bytes of `file`), cached while `file_mark` is unchanged.
+
+        The value is not stored if the file changes during the call.
         """
         key, mark = _key(what, file), mark_of(file)
         known = self.get(key)
@@ -57,7 +57,7 @@ class Memo:
         return found
 
     def recalled(self, file: Path, what: str) -> tuple[list[int], Any] | None:
-        """Returns the stored mark and value of `file`, also if the file has changed since."""
+        """Returns the stored mark and value of `file`, even if the file has changed since."""
         known = self.get(_key(what, file))
         return (known[0], known[1]) if isinstance(known, list) else None
 
@@ -67,7 +67,7 @@ class Memo:
             return
         newest = self._read()  # another process may have saved since
         for key, value in self._changes.items():
-            newest.pop(key, None)  # a changed value moves to the end, so `most` drops the oldest
+            newest.pop(key, None)  # moves a changed value to the end: the oldest values are dropped
             if value is not None:
                 newest[key] = value
         newest = dict(list(newest.items())[-self._most :])

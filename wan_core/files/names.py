@@ -1,4 +1,4 @@
-"""File names that are valid on every system, and a key under which equivalent names are equal."""
+"""File names that are valid on every system, and a key that equivalent names share."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from ..words import filled
 
 _CHARACTERS, _BYTES = 100, 170
 _COMPOSED = 1000
-"""longest name that is normalised: NFC takes quadratic time for many combining marks in a row"""
+"""longest name that is normalised: NFC takes quadratic time for a row of combining marks"""
 _PUNCTUATION = "._ -+()"
 _DEVICE_NAMES = re.compile(r"(con|prn|aux|nul|com[\d¹²³]|lpt[\d¹²³]) *(\.|$)", re.IGNORECASE)  # Windows: "NUL .txt" too
 _UNSEEN = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U0001bca0-\U0001bca3\U000e0000-\U000e0fff]"
 )
-"""invisible code points (Default_Ignorable_Code_Point): two different names would look the same"""
+"""invisible code points (Default_Ignorable_Code_Point), by which two names could look the same"""
 
 
 def safe_name(name: str, what: str, room: int = 0) -> str:
     """Returns `name` in NFC if it is a valid file name on every system; else ConfigError with the rule (rule S1).
 
-    `what` is the setting's name in the message; `room` characters are reserved for a suffix. Allowed: 1-100 letters,
-    marks and digits of any script and some ASCII punctuation; no leading mark, trailing dot or space, or Windows device
-    name.
+    `what`: name of the setting, for the message; `room`: characters that are reserved for a suffix. Allowed are 1 to
+    100 letters, marks and digits of any script and some ASCII punctuation, without a leading mark, a trailing dot or
+    space, or the name of a Windows device.
     """
     composed = unicodedata.normalize("NFC", name) if len(name) <= _COMPOSED else name
     problem = _broken_rule(composed, room)
@@ -60,7 +60,7 @@ def _broken_rule(name: str, room: int = 0) -> str:
         return filled("It has {name} characters. Use at most {most}.", name=len(name), most=most)
     try:
         os.fsencode(name)
-    except UnicodeEncodeError:  # the C locale with UTF-8 mode switched off
+    except UnicodeEncodeError:  # the C locale, with UTF-8 mode off
         return "This Python writes file names in ASCII alone. Start it with PYTHONUTF8=1, or use ASCII letters."
     return ""
 
@@ -82,7 +82,7 @@ def name_key(name: str) -> str:
 
 
 def with_safe_letters(name: str) -> str:
-    """Returns `name` with everything but letters, digits, dots and dashes replaced by _; empty if nothing is left."""
+    """Returns `name` with _ for each character but letters, digits, dots and dashes; "" if no valid name is left."""
     composed = unicodedata.normalize("NFC", name[:_COMPOSED]).replace("..", "__")
     kept = "".join(letter if _is_safe(letter) and letter not in " +()" else "_" for letter in composed)
     kept = kept.lstrip("._-")

@@ -1,4 +1,4 @@
-"""Reading: confined paths, regular files only, JSON, digests, file marks."""
+"""Reads files: confined paths, regular files only, JSON, digests, file marks."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def open_regular(path: Path | str, *, follow_links: bool = True) -> BinaryIO:
     if not follow_links:
         flags |= getattr(os, "O_NOFOLLOW", 0)
     try:
-        # O_NONBLOCK above: opening a pipe without a writer would block before it can be refused.
+        # With O_NONBLOCK, because opening a pipe without a writer would block.
         descriptor = os.open(path, flags)
     except OSError as error:
         fix = next((fix for kind, fix in _OPENING_FIXES if isinstance(error, kind)), "Put a readable file there.")
@@ -63,7 +63,7 @@ def open_regular(path: Path | str, *, follow_links: bool = True) -> BinaryIO:
 
 @contextlib.contextmanager
 def naming(path: Path | str) -> Iterator[None]:
-    """Set the file name of an OSError, which descriptor-relative system calls omit."""
+    """Set the file name of an OSError, which system calls relative to a descriptor do not know."""
     try:
         yield
     except OSError as error:
@@ -84,7 +84,7 @@ def read_json(path: Path, *, limit_bytes: int = 64 << 20) -> Any:
 
 
 def digest_file(path: Path, should_stop: Callable[[], bool] | None = None) -> str:
-    """Returns the SHA-256 of a file, hex, read 4 MiB at a time; FileError once `should_stop` returns True."""
+    """Returns the SHA-256 of a file, in hex; FileError once `should_stop` returns True."""
     digest = hashlib.sha256()
     with naming(path), open_regular(path) as file:
         while chunk := file.read(4 << 20):
@@ -95,10 +95,10 @@ def digest_file(path: Path, should_stop: Callable[[], bool] | None = None) -> st
 
 
 def sampled_digest(path: Path) -> str:
-    """Returns a SHA-256 of the size, the first MiB and 64 evenly spaced windows: milliseconds for 28 GB.
+    """Returns a SHA-256 of the size, the first MiB and 64 evenly spaced windows of a file, in milliseconds for 28 GB.
 
-    Files up to 64 MiB are hashed completely. Above, a difference between the windows is missed; a fine-tune changes all
-    windows.
+    Files up to 64 MiB are hashed completely. In a larger file, a change between the windows is missed; fine-tuning
+    changes all of them.
     """
     digest = hashlib.sha256()
     with open_regular(path) as file:
@@ -114,7 +114,7 @@ def sampled_digest(path: Path) -> str:
 
 
 def shown_folder(folder: Path) -> str:
-    """Returns a folder as shown in ComfyUI: the path from `wan_trainer` on, or else its name."""
+    """Returns the path of a folder from the parent of `wan_trainer` on, as ComfyUI shows it, or else its name."""
     parts = folder.parts
     if "wan_trainer" not in parts:
         return folder.name
@@ -128,8 +128,9 @@ def size_text(size: int) -> str:
 
 
 def file_mark(path: Path | str) -> list[int]:
-    """Returns [size, mtime_ns, inode, ctime_ns if available]. ctime reveals an edit with a restored mtime; it also
-    changes on rename and hard link.
+    """Returns [size, mtime_ns, inode], and ctime_ns where the system has it.
+
+    ctime reveals an edit after which mtime was restored, but a rename or a new hard link changes it too.
     """
     info = os.stat(path)
     # On Windows st_ctime is the time of creation.
@@ -137,7 +138,5 @@ def file_mark(path: Path | str) -> list[int]:
 
 
 def is_touched(before: Sequence[int], now: Sequence[int]) -> bool:
-    """Returns whether two marks differ in ctime alone: either permissions or links changed, or the file was edited and
-    its mtime restored. Only the content can decide.
-    """
+    """Returns whether two marks differ in ctime alone, so that only the content shows whether the file was edited."""
     return list(before) != list(now) and list(before[:3]) == list(now[:3])

@@ -1,4 +1,4 @@
-"""Named folders: run files name a file as `diffusion_models:wan/x.safetensors`, without paths of one machine."""
+"""Roots: named folders. Run files name a file as `diffusion_models:wan/x.safetensors`, independent of the machine."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Roots:
         atomic_write_json(path, {name: list(folders) for name, folders in self.folders.items()}, below)
 
     def first(self, name: str) -> Path:
-        """Returns the first folder of a root: the one for new files."""
+        """Returns the first folder of a root, into which new files are written."""
         folders = self.folders.get(name)
         if not folders:
             raise ConfigError(f'No folder is known for root "{name}". Add it to the file given with --roots.')
@@ -46,7 +46,7 @@ class Roots:
             )
         if not self.folders.get(name):
             raise ConfigError(f'Root "{name}" of {reference!r} is unknown. Add it to the file given with --roots.')
-        # Links inside a model folder are the user's own (shared drives); only '..' and absolute parts are refused.
+        # Links in a model folder are allowed, since users link other drives; only '..' and absolute paths are refused.
         if os.path.isabs(relative) or ".." in Path(relative).parts:
             raise FileError(f"{reference!r} leads outside its folder. Use a name inside it.")
         for folder in self.folders[name]:

@@ -1,7 +1,7 @@
 """Atomic writes: a file is either complete or absent after a crash.
 
-Every write is staged next to the target, synced, and renamed over it, inside the opened folder (`inside.py` defines
-which links are followed). safetensors' own `save_file` does not sync, and some versions leave torn files.
+A write is staged next to the target, synced, and renamed over it, inside the opened folder (`inside.py` says which
+links are followed). safetensors' `save_file` does not sync, and some versions leave incomplete files.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ DISK_FULL = tuple(getattr(errno, name) for name in ("ENOSPC", "EDQUOT") if hasat
 """disk full, or quota exceeded"""
 
 _PARTIAL = re.compile(r"\..+\.(?:\d+|[0-9a-f]{16})\.partial")
-"""name of a staged file; versions before used the process id"""
+"""name of a staged file; older versions have the process id in it"""
 
 
 @contextlib.contextmanager
 def atomic_write(path: Path, below: Path | None = None, *, make: bool = True) -> Iterator[BinaryIO]:
-    """Write a file atomically; its mode follows the umask. Refuses to replace a link, folder or device.
+    """Write a file atomically, with a mode by the umask. FileError instead of replacing a link, folder or device.
 
-    `below`: no link is followed below it, and with `make` missing folders are created. Without it the file's folder
-    must exist, and its path may have links. The staged name ends in '.partial', which no loader lists. An OSError names
-    `path`.
+    `below`: a folder below which no link is followed, and with `make` missing folders are created. Without `below`, the
+    folder of the file must exist, and its path may have links. No loader lists staged files (`*.partial`). An OSError
+    names `path`.
     """
     staged = new_partial(path)
     with folder_for(path, below, make) as folder:
@@ -55,7 +55,7 @@ def atomic_write(path: Path, below: Path | None = None, *, make: bool = True) ->
                 folder.remove(staged.name)
             ours = (None, staged.name, os.fspath(staged))
             if isinstance(error, OSError) and error.errno is not None and error.filename in ours:
-                # A failed write names no file, and the staged name means nothing to a user.
+                # The error has no name, or the staged name, which a user does not know.
                 error.filename, error.filename2 = os.fspath(path), None
             raise
 
@@ -91,16 +91,16 @@ def atomic_write_bytes(path: Path, data: bytes, below: Path | None = None, *, ma
 
 def atomic_write_json(path: Path, data: Any, below: Path | None = None, *, make: bool = True) -> None:
     """Write indented JSON with `atomic_write`."""
-    # A lone surrogate (text cut inside an emoji) has no UTF-8; `backslashreplace` writes the JSON escape for it.
+    # UTF-8 has no lone surrogates (a text cut inside an emoji); `backslashreplace` writes their JSON escape.
     text = json.dumps(data, indent=2, ensure_ascii=False) + "\n"
     atomic_write_bytes(path, text.encode("utf-8", "backslashreplace"), below, make=make)
 
 
 def open_append(path: Path) -> BinaryIO:
-    """Open for appending, unbuffered, created if needed; FileError unless it is a regular file.
+    """Open a file for appending, unbuffered; creates it if needed. FileError unless it is a regular file.
 
-    Links and pipes are refused: the folder may come from a stranger (rule S16). A file with several hard links (`cp
-    -al`, deduplication) is replaced by a copy first, so the other names keep their content.
+    Links and pipes are refused, because the folder may be foreign (rule S16). A file with several hard links (`cp -al`,
+    deduplication) is replaced by a copy first, so that the other names keep their content.
     """
     file = open_to_append(path)
     if os.fstat(file.fileno()).st_nlink > 1:
@@ -108,7 +108,7 @@ def open_append(path: Path) -> BinaryIO:
         with atomic_write(path) as copy, open_regular(path, follow_links=False) as shared:
             shutil.copyfileobj(shared, copy, 4 << 20)
         file = open_to_append(path)
-    if os.fstat(file.fileno()).st_nlink > 1:  # linked again meanwhile: refused instead of retried without end
+    if os.fstat(file.fileno()).st_nlink > 1:  # another process has linked it again
         file.close()
         raise FileError(
             f"{path.name} is also another file's name (a hard link), which writing would change. Put a "

@@ -1,7 +1,4 @@
-"""Datasets other than folders: lists, tars, Hugging Face datasets, other trainers' settings, tensors.
-
-Lower rooms do not import this one.
-"""
+"""Datasets other than folders: lists, tars, Hugging Face datasets, other trainers' settings, tensors."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The cells of lists in their roles, cached while the files are unchanged.
+"""The cells of lists by role (path, caption, ...), cached while the files are unchanged.
 
-A plan, a fingerprint and a run read the same list in turn. Paths in it are checked each time, because they depend on
-the disk.
+A plan, a fingerprint and a run read the same list one after the other. Paths in a list are not cached: each reader
+checks them.
 """
 
 from __future__ import annotations
@@ -22,30 +22,33 @@ from .rows import Row, opened_list
 from .source import Columns, SourceFile, columns_of
 
 _KEPT_BYTES = 256 << 20
-"""of all lists; the oldest are dropped first"""
+"""most bytes of all cached lists; the least recently used ones are dropped first"""
 _ROW_BYTES = 190
-"""of a row without its texts"""
+"""approximate bytes of a row without its texts"""
 
 
 @dataclass(frozen=True)
 class ListedCells:
-    """All rows of tables with equal columns, as cells in role order."""
+    """All rows of tables with equal columns."""
 
     columns: Sequence[str]
     """all columns of the first table"""
+
     roles: Mapping[str, str]
+    """role -> column"""
+
     rows: Iterable[Row]
     """cells in the order of `roles`"""
 
 
 _Key = tuple[tuple[tuple[str, tuple[int, ...]], ...], Columns]
 _kept: OrderedDict[_Key, tuple[int, ListedCells]] = OrderedDict()
-"""least recently used first: (bytes, cells)"""
+"""(bytes, cells) of the cached lists, least recently used first"""
 _keeping = Lock()
 
 
 def cells_of(tables: Sequence[Path], source: SourceFile) -> ListedCells:
-    """Returns the cells of `tables`. Raises DatasetError, and Stopped while the rows are iterated."""
+    """Returns the cells of `tables`. Raises DatasetError; iterating over the rows may raise Stopped."""
     key = _key(tables, source.columns)
     with _keeping:
         if key in _kept:
@@ -57,7 +60,7 @@ def cells_of(tables: Sequence[Path], source: SourceFile) -> ListedCells:
 
 
 def holds_media(table: Path, source: SourceFile) -> bool:
-    """True if the first row holds the bytes of its media file. Raises Stopped, DatasetError."""
+    """Returns whether the first row contains its media file instead of a path. Raises Stopped, DatasetError."""
     with _keeping:
         if _key([table], source.columns) in _kept:
             return False
@@ -68,7 +71,7 @@ def holds_media(table: Path, source: SourceFile) -> bool:
 
 
 def bytes_of(cell: Any) -> bytes | None:
-    """Returns the bytes of a cell: {"bytes": ..., "path": ...} as `datasets` writes media, or bare bytes."""
+    """Returns the bytes of a media cell, which is {"bytes": ..., "path": ...}, as `datasets` writes it, or bytes."""
     if isinstance(cell, dict):
         cell = cast("dict[str, Any]", cell).get("bytes")
     return cell if isinstance(cell, bytes) and cell else None
@@ -98,7 +101,7 @@ def _walked(tables: Sequence[Path], source: SourceFile) -> Iterator[Any]:
                     roles = columns_of(columns, source.columns, source.path.name)
                     yield tuple(columns), roles
                 here = [column for column in roles.values() if column in columns]
-                here = here or list(columns[:1])  # a table without these columns: its rows are reported, not dropped
+                here = here or list(columns[:1])  # a table without these columns: its rows are reported
                 for place, cells in rows(here):
                     source.stop_if_asked()
                     known = cells if isinstance(cells, str) else dict(zip(here, cells, strict=True))
@@ -107,7 +110,7 @@ def _walked(tables: Sequence[Path], source: SourceFile) -> Iterator[Any]:
 
 
 def _remembered(key: _Key, tables: Sequence[Path], read: ListedCells) -> Iterator[Row]:
-    """Yields the rows; caches them at the end if they are small enough and no file changed meanwhile."""
+    """Yields the rows, and caches them at the end if they are small enough and no file has changed meanwhile."""
     seen: list[Row] = []
     size = _bytes_of_all(read.columns)
     for row in read.rows:
@@ -119,7 +122,7 @@ def _remembered(key: _Key, tables: Sequence[Path], read: ListedCells) -> Iterato
             seen.clear()
     try:
         same = _key(tables, key[1]) == key
-    except DatasetError:  # deleted meanwhile: the rows were read and are valid, only not cached
+    except DatasetError:  # a file was deleted meanwhile
         return
     if size <= _KEPT_BYTES and same:
         with _keeping:
@@ -129,7 +132,7 @@ def _remembered(key: _Key, tables: Sequence[Path], read: ListedCells) -> Iterato
 
 
 def _bytes_kept(cells: list[Any] | str) -> int:
-    """Returns the approximate bytes of a row; above the limit if it holds a media file."""
+    """Returns the approximate bytes of a row; more than the limit for a row with a media file."""
     if isinstance(cells, str):
         return _ROW_BYTES + len(cells)
     if any(bytes_of(cell) is not None for cell in cells):

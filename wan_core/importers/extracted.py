@@ -1,6 +1,7 @@
-"""Extracts media files from other files (a tar, a table) into the cache, named by content.
+"""Extracts media files of a container (a tar, a table) into the cache, named by content.
 
-The video child opens files by path. Equal members share one file, and an unchanged container is not extracted again.
+The video child process opens files by path. Equal members share one file, and an unchanged container is not extracted
+again.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class ExtractedFiles:
     """A folder of files `ab/abcdef....mp4`, and a memo of the members of its containers."""
 
     def __init__(self, root: Path, containers: Iterable[Path]) -> None:
-        """`root` is a cache folder; editing one of the `containers` extracts all members again."""
+        """`root`: a folder in the cache. Once one of the `containers` has changed, all members are extracted again."""
         self._root, self._cache = root, root.parent
         parts = [(str(path), file_mark(path)) for path in containers]
         name = hashlib.sha256(repr(parts).encode("utf-8", "surrogatepass")).hexdigest()
@@ -47,7 +48,7 @@ class ExtractedFiles:
         assert suffix.startswith(".")
         folder = self._root / "incoming"
         clean_partials(folder, below=self._cache)
-        # Staged first: the name is the digest, which is known only at the end.
+        # Staged first, since the digest in the name is known at the end.
         digest, staged = hashlib.sha256(), new_partial(folder / "member")
         try:
             with atomic_write(staged, self._cache) as file:
@@ -75,7 +76,7 @@ class ExtractedFiles:
 
 
 def _is_name(value: object) -> TypeGuard[str]:
-    """True for a name that `add` creates, so that an edited memo cannot name another file."""
+    """Returns whether `add` creates such names; so an edited memo cannot name another file."""
     digest, _, suffix = value.partition(".") if isinstance(value, str) else ("", "", "")
     return len(digest) == 64 and digest.isalnum() and suffix.isalnum()
 
@@ -96,7 +97,7 @@ _RIFF = {b"WEBP": ".webp", b"AVI ": ".avi"}
 
 
 def suffix_of_bytes(head: bytes) -> str | None:
-    """Returns the suffix of a known format by its first 16 bytes, or None. WebM counts as Matroska."""
+    """Returns the suffix for the first 16 bytes of a file, or None for an unknown format; ".mkv" for WebM too."""
     if head[4:8] == b"ftyp":
         return ".avif" if head[8:12] in (b"avif", b"avis") else ".mp4"
     if head[:4] == b"RIFF":

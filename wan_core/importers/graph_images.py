@@ -1,7 +1,7 @@
 """Images of a graph as clips and stills of a dataset.
 
-They are written losslessly to the cache folder, named by content and frame rate, and then scanned like any files. So
-resume and the worker need no graph, and running the graph again writes nothing.
+They are written losslessly to the cache folder, named by content and frame rate, and then scanned like other files. So
+a worker or a resume needs no graph, and running the graph again writes nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class PixelClip:
 
     @property
     def pixels(self) -> Tensor:
-        """(F, H, W, C); decoded at each access unless in memory."""
+        """(F, H, W, C); decoded at each access, unless they are in memory."""
         return self.held if isinstance(self.held, Tensor) else self.held()
 
 
@@ -47,8 +47,8 @@ def match_captions(
 ) -> list[PixelClip]:
     """Returns clips with caption and frame rate. DatasetError unless there is one non-empty caption for each.
 
-    `stills`: every frame is one. A single text with one line per clip counts as one caption per line. `rates`: one for
-    all clips, or one each.
+    `stills`: every frame is a still. A single text with one line per clip is one caption per line. `rates`: one frame
+    rate for all clips, or one for each.
     """
     parts = _frames_of(clips) if stills else list(clips)
     what = "still" if stills else "clip"
@@ -96,7 +96,7 @@ def scan_pixels(
         names.setdefault(path, clip.name)
         files.append(MediaFile(path=path, caption=clip.caption))
         context.tell(number, len(clips), clip.name)
-    # No allowed folders: the files are the cache's own. No progress: it was reported while they were written.
+    # Without allowed folders, since the files are in the cache; without progress, which writing has reported.
     found = scan_files(config, "the graph", files, replace(context, allowed=(), progress=None))
     return replace(found, samples=tuple(replace(sample, name=names[sample.path]) for sample in found.samples))
 
@@ -149,7 +149,7 @@ def _keep_clip(cache_root: Path, clip: PixelClip, video: VideoProcess) -> Path:
 
 
 def _is_complete(path: Path, num_frames: int, video: VideoProcess) -> bool:
-    """False also for a truncated file, which is then written again."""
+    """Returns whether the file exists and has all frames; a truncated one is written again."""
     if not path.is_file():
         return False
     try:
@@ -159,5 +159,5 @@ def _is_complete(path: Path, num_frames: int, video: VideoProcess) -> bool:
 
 
 def _bytes_of(pixels: Tensor) -> NDArray[np.uint8]:
-    """Returns (F, H, W, 3) in 8 bits, as VAEs get clips from files."""
+    """Returns (F, H, W, 3) uint8, like frames of clips from files."""
     return (pixels[:, :, :, :3].detach().cpu().clamp(0, 1) * 255).round().to(torch.uint8).contiguous().numpy()

@@ -1,4 +1,4 @@
-"""Latents and text features of a graph as a cache set; entries are named by content."""
+"""Stores latents and text features of a graph as a cache set, with keys by content."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ class TensorClip:
     latent: Tensor
     """(C, F, h, w), normalised"""
     text: Tensor
-    """(L, 4096) umT5 features, real tokens only"""
+    """(L, 4096) umT5 features without padding"""
     name: str
     caption: str = ""
-    """of `text`, if known"""
+    """the caption that `text` encodes, if known"""
     repeats: int = 1
     """times per epoch"""
     turn: int = 0
     turns: int = 1
     """trained in epochs with epoch % turns == turn"""
     weight: float = 1.0
-    """scales its frequency"""
+    """factor of how often the clip is trained"""
     condition: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
     """Conditioning fields without batch axis; latents normalised"""
 
 
 @dataclass(frozen=True)
 class PromptKeys:
-    """The entries of the two prompts of a set."""
+    """The cache keys of the empty and the negative prompt of a set."""
 
     empty: str
     negative: str
@@ -60,7 +60,7 @@ def store_clips(
     fps: float,
     should_stop: Callable[[], bool] | None = None,
 ) -> tuple[CacheSet, EncodingReport]:
-    """Write missing entries clip by clip, then the set. DatasetError names a bad clip; earlier entries stay."""
+    """Write missing entries clip by clip, then the set. DatasetError names an invalid clip; earlier entries stay."""
     start = time.monotonic()
     writer = _Writer(cache)
     items: list[CacheItem] = []
@@ -126,7 +126,7 @@ def _checked_latent(latent: Tensor, space: LatentSpace, name: str) -> Tensor:
 
 
 def checked_text(features: Tensor, name: str) -> Tensor:
-    """Returns the rows (L, 4096) of real tokens, without zero padding. DatasetError for other features."""
+    """Returns the features (L, 4096) without zero padding; DatasetError for features of another encoder."""
     plain = features[0] if features.ndim == 3 and len(features) == 1 else features
     if plain.ndim != 2 or plain.shape[1] != TEXT_WIDTH:
         raise DatasetError(
@@ -202,7 +202,7 @@ def _key(kind: str, tensors: Mapping[str, Tensor]) -> str:
     """Returns a digest of names, shapes and bfloat16 values."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
-        # As an entry stores it: float32 and bfloat16 of one latent are the same entry.
+        # In the dtype of the cache, so that a latent in float32 and in bfloat16 is one entry.
         stored = tensors[name].detach().to("cpu", torch.bfloat16).contiguous()
         digest.update(f"{name} {tuple(stored.shape)} ".encode())
         digest.update(stored.view(torch.uint8).numpy().data)

@@ -1,4 +1,4 @@
-"""Hugging Face datasets on disk: written by `save_to_disk`, or a repository's parquet files. Nothing is downloaded."""
+"""Hugging Face datasets on disk: a folder of `save_to_disk`, or parquet files. Nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from .source import SourceFile
 
 
 def is_hf_dataset(folder: Path) -> bool:
-    """True for a folder of `save_to_disk`, or one with parquet files (directly or in data/) and no media."""
+    """Returns whether a folder was written by `save_to_disk`, or has parquet files (directly or in data/) and no
+    media."""
     if _is_saved(folder) or (folder / "dataset_dict.json").is_file():
         return True
     return bool(_all_parquet(folder)) and not media_names(folder)
 
 
 def read_hf_dataset(source: SourceFile) -> SourcePart:
-    """Returns the rows of the split "train", or of the only one."""
+    """Returns the rows of the split "train", or of the only split."""
     folder = source.path
     place, notes = _split(folder)
     tables = tables_of(folder)
@@ -66,7 +67,7 @@ def _saved_tables(folder: Path) -> list[Path]:
     state: Any = read_json(folder / "state.json")
     entries: Any = cast("dict[str, Any]", state).get("_data_files") if isinstance(state, dict) else None
     names = [entry.get("filename") for entry in cast("list[Any]", entries or []) if isinstance(entry, dict)]
-    # Ignoring the indices would train rows that the user has filtered out.
+    # Without the indices, rows that the user has filtered out would be trained.
     if (indices := isinstance(state, dict) and cast("dict[str, Any]", state).get("_indices_data_files")) and indices:
         raise DatasetError(
             f"{folder.name} was saved with an index of chosen rows. Save it again after flatten_indices()."

@@ -18,7 +18,7 @@ from .extracted import ExtractedFiles, suffix_of_bytes
 from .source import SourceFile
 
 _MOST_CAPTIONS = 1000
-"""of one file, taking turns"""
+"""most captions of one file"""
 _LIKE_CAPTIONS = re.compile("cap|text|prompt|desc|label|tag|sentence|instruct|title|annotation", re.IGNORECASE)
 _MEDIA = CLIP_SUFFIXES | STILL_SUFFIXES | OTHER_SUFFIXES
 
@@ -29,7 +29,7 @@ def read_listing(source: SourceFile) -> SourcePart:
 
 
 def read_rows(tables: Sequence[Path], source: SourceFile, *, folder: Path) -> SourcePart:
-    """Returns `read_listing` of several tables with equal columns; paths are relative to `folder`."""
+    """Reads several tables with equal columns as one list; paths are relative to `folder`."""
     name, listed = source.path.name, cells_of(tables, source)
     store = ExtractedFiles(source.unpacked, tables) if source.unpacked is not None else None
     reader = _RowReader(listed.roles, folder, source.allowed, store)
@@ -59,7 +59,7 @@ def read_rows(tables: Sequence[Path], source: SourceFile, *, folder: Path) -> So
 
 
 def _caption_hint(name: str, unused: Sequence[str]) -> str:
-    """Returns a clause about the column that may hold the captions."""
+    """Returns a clause that names the columns which may contain the captions; "" without one."""
     likely = [column for column in unused if _LIKE_CAPTIONS.search(column)][:1] or list(unused[:5])
     if not likely:
         return ""
@@ -69,7 +69,7 @@ def _caption_hint(name: str, unused: Sequence[str]) -> str:
 
 
 class _RowReader:
-    """Turns rows into MediaFiles; PlaceError is the reason why a row cannot be used."""
+    """Converts rows to MediaFiles; PlaceError says why a row cannot be used."""
 
     def __init__(
         self, roles: Mapping[str, str], folder: Path, allowed: Sequence[Path], store: ExtractedFiles | None
@@ -176,7 +176,7 @@ def _check_caption(text: str) -> None:
 
 def _number(cell: Any) -> float:
     try:
-        # A bool is an int in Python, and True must not mean once.
+        # In Python a bool is an int, but true is not the number 1 here.
         return float(cell) if isinstance(cell, (int, float, str)) and not isinstance(cell, bool) else math.nan
     except (ValueError, OverflowError):
         return math.nan

@@ -1,7 +1,7 @@
 """Lists as rows of cells: jsonl, json, csv, parquet and arrow files.
 
-Memory use is constant: parquet and long JSON are parsed a few rows at a time in a child process; lines are short and
-parsed here.
+A child process parses parquet and long JSON, a few rows at a time; single lines are short and parsed here. So memory
+use is constant.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _MAX_LIST_BYTES = 1 << 30
 _MAX_LINE_BYTES = 1 << 20
 _ARRAY_OF_ROWS = re.compile(rb"\s*\[\s*\{")
 JSON_HERE_BYTES = 4 << 20
-"""of a .json list; a larger one is parsed in a child process"""
+"""largest .json list that is not parsed in a child process"""
 
 
 @contextmanager
 def opened_list(path: Path, tables: Tables) -> Iterator[tuple[Sequence[str], Callable[[Sequence[str]], Iterator[Row]]]]:
-    """Yields all column names (for JSON lines: of the first thousand rows), and a function for the rows of some
-    columns.
+    """Yields the column names, and a function that returns the rows of some columns.
 
-    `tables` is the child process, shared by several files. DatasetError if the file cannot be read.
+    Column names of JSON lines are those of the first thousand rows. `tables`: the child process, for several files.
+    DatasetError if the file cannot be read.
     """
     suffix = path.suffix.lower()
     if suffix in TABLE_SUFFIXES or (suffix == ".json" and os.stat(path).st_size > JSON_HERE_BYTES):
@@ -126,7 +126,7 @@ def _json_row(line: bytes) -> dict[str, Any] | str:
 
 
 def _cause(line: bytes, error: str) -> str:
-    """Returns the usual cause of a JSON `error` in a line, as a clause."""
+    """Returns the likely cause of a JSON error in a line, as a clause."""
     if "\\" in error:  # Invalid \escape
         return "; a single \\ has to be written as \\\\ or /"
     if line.endswith(b","):
@@ -160,7 +160,7 @@ def _text_lines(file: Any, path: Path) -> Iterator[str]:
 
 def _csv_reader(path: Path, lines: Iterator[str]) -> Any:
     first = next(lines, "")
-    # The delimiter is the one the header uses most: captions are full of commas, headers are not.
+    # The most frequent delimiter in the header: captions may contain commas, a header does not.
     delimiter = "\t" if path.suffix.lower() == ".tsv" else max(",;\t", key=first.count)
     return csv.reader(itertools.chain([first], lines), delimiter=delimiter, strict=True)
 

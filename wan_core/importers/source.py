@@ -1,4 +1,4 @@
-"""A source file and its columns: named by the user, or found by usual names."""
+"""A source file, and its columns, which the user names or which have a usual name."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Columns(Config):
     """Column names; empty: the first usual name that exists."""
 
     path: str = ""
-    """of the media file, relative to the list's folder"""
+    """column of the media file's path, relative to the folder of the list"""
     caption: str = ""
     repeats: str = ""
     """times per epoch"""
@@ -39,13 +39,13 @@ class Columns(Config):
     """loss mask"""
 
 
-def columns_of(there: Collection[str], asked: Columns, name: str) -> dict[str, str]:
-    """Returns role -> column; DatasetError if a requested column does not exist, or none holds paths."""
+def columns_of(there: Collection[str], named: Columns, name: str) -> dict[str, str]:
+    """Returns role -> column; DatasetError if a named column does not exist, or there is no column of paths."""
     found: dict[str, str] = {}
-    # Reversed: of columns that differ in case only, the first one wins.
+    # Reversed, so that the first of several columns wins that differ only in case.
     lower = {column.lower().strip(): column for column in reversed(list(there))}
     for field in fields(Columns):
-        wanted = getattr(asked, field.name)
+        wanted = getattr(named, field.name)
         if wanted and wanted not in there:
             raise DatasetError(f'{name} has no column "{wanted[:80]}". It has: {_listed(there)}.')
         usual = next((lower[column] for column in _USUAL[field.name] if column in lower), "")
@@ -74,15 +74,19 @@ class SourceFile:
     path: Path
     columns: Columns = Columns()
     allowed: Sequence[Path] = ()
-    """every file must be below one of these"""
+    """folders that every file must be below"""
+
     beside: Sequence[Path] = ()
-    """where other trainers' settings may find a folder"""
+    """folders in which the folders of another trainer's settings are also looked for"""
+
     unpacked: Path | None = None
-    """where media files from a tar or table are extracted"""
+    """folder into which media files of a tar or table are extracted"""
+
     size_multiple: int = 16
-    """multiple of both sides, in pixels"""
+    """both sides of a clip, in pixels, are multiples of this"""
+
     fps: float = 16.0
-    """of resampled clips"""
+    """frame rate to which clips are resampled"""
     should_stop: Stop | None = None
 
     def stop_if_asked(self) -> None:

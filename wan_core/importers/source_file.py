@@ -1,4 +1,4 @@
-"""A file that names a dataset: a list, a WebDataset tar, a Hugging Face dataset, or another trainer's settings."""
+"""Source files of datasets: a list, a WebDataset tar, a Hugging Face dataset, or another trainer's settings."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _MEDIA = tuple(CLIP_SUFFIXES | STILL_SUFFIXES)
 
 
 def is_source(path: Path) -> bool:
-    """Returns whether a path is such a dataset (not a plain folder of clips)."""
+    """Returns whether `open_source` reads a path; a plain folder of clips is none."""
     if path.is_dir():
         return is_hf_dataset(path)
     return path.suffix.lower() in _SOURCE_SUFFIXES
 
 
 def open_source(source: SourceFile) -> list[SourcePart]:
-    """Returns the datasets of a source: several only for another trainer's settings. Opens no media file."""
+    """Returns the datasets of a source; only another trainer's settings may have several. Opens no media file."""
     path, suffix = source.path, source.path.suffix.lower()
     if path.is_dir():
         if not is_hf_dataset(path):
@@ -60,14 +60,14 @@ def open_source(source: SourceFile) -> list[SourcePart]:
 
 
 def stated_settings(source: SourceFile) -> list[dict[str, Any]]:
-    """Returns the settings that a source states for each dataset; [{}] unless it is another trainer's settings."""
+    """Returns the settings of each dataset in another trainer's settings; [{}] for other sources."""
     if not _is_settings(source.path):
         return [{}]
     return [dict(part.settings) for part in open_source(source)]
 
 
 def stated_mark(source: SourceFile) -> str:
-    """Returns a digest that changes with `stated_settings`; opens no list."""
+    """Returns a digest that changes with `stated_settings`; "" for a source without settings, which is not opened."""
     return source_fingerprint(source) if _is_settings(source.path) else ""
 
 
@@ -106,7 +106,7 @@ def list_sources(input_root: Path, named_roots: dict[str, Path]) -> list[str]:
 def _sources_below(root: Path, depth: int = 0, inside: str = "") -> list[str]:
     here = root / inside
     try:
-        known = _worth_showing(str(here), here.stat().st_mtime_ns)
+        known = _menu_entries(str(here), here.stat().st_mtime_ns)
     except OSError:
         return []
     found: list[str] = []
@@ -120,9 +120,9 @@ def _sources_below(root: Path, depth: int = 0, inside: str = "") -> list[str]:
 
 
 @lru_cache(maxsize=4096)
-def _worth_showing(folder: str, mtime_ns: int) -> tuple[tuple[str, bool], ...]:
-    """Returns (name, is a folder) of the entries a menu shows, by name."""
-    # Cached by the folder's mtime: a menu is built at every page load, and a folder may hold 100,000 captions.
+def _menu_entries(folder: str, mtime_ns: int) -> tuple[tuple[str, bool], ...]:
+    """Returns (name, is a folder) of the entries that a menu may show, by name."""
+    # Cached by mtime: every page load builds the menu, and a folder may contain 100,000 captions.
     with os.scandir(folder) as entries:
         every = [(entry.name, entry.is_dir()) for entry in entries if not entry.name.startswith(".")]
     media = {name.rpartition(".")[0] for name, _ in every if name.lower().endswith(_MEDIA)}
@@ -135,7 +135,7 @@ def _worth_showing(folder: str, mtime_ns: int) -> tuple[tuple[str, bool], ...]:
 
 
 def _is_listed(path: Path) -> bool:
-    """True for source suffixes; a .json only if it starts like a list, because most are captions or metadata."""
+    """Returns whether the menu lists a file: by suffix, and a .json only if it starts like a list."""
     if path.suffix.lower() != ".json":
         return path.suffix.lower() in _SOURCE_SUFFIXES
     try:
@@ -146,7 +146,7 @@ def _is_listed(path: Path) -> bool:
 
 
 def _is_self_contained(source: SourceFile) -> bool:
-    """True if all media files are inside the file or folder itself."""
+    """Returns whether the source contains its media files."""
     path = source.path
     tables = tables_of(path) if path.is_dir() else [path] if path.suffix.lower() in TABLE_SUFFIXES else []
     return path.suffix.lower() == ".tar" or (bool(tables) and holds_media(tables[0], source))

@@ -1,9 +1,9 @@
 """WebDataset: a tar in which the files of a sample share one name (`0001.mp4`, `0001.txt`).
 
-Clips and stills are extracted into the cache; captions are read from the tar. tarfile of the standard library is not
-used: it takes a damaged header for the end of the tar, reads a pax header of any size into memory, and needs four times
-as long for 10,000 members. Member names never become paths; links, devices and sparse files are refused. Format: POSIX
-pax, with GNU long names and base-256 sizes.
+Clips and stills are extracted into the cache; captions are read from the tar. The standard library's tarfile takes a
+damaged header for the end of the tar, reads pax headers of any size into memory, and takes four times as long for
+10,000 members, so it is not used. Member names never become paths; links, devices and sparse files are refused. Format:
+POSIX pax, with GNU long names and base-256 sizes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MAX_MEMBERS = 2_000_000
 _SIZE = re.compile(r"[0-9]{1,18}")
 _PAX_LENGTH = re.compile(rb"([0-9]{1,9}) ")
 _MAX_SIZE = 1 << 60
-"""bytes; above any file system, and not seekable"""
+"""bytes of a member; no file system is larger"""
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZ": "bzip2", b"\xfd7": "xz", b"\x28\xb5": "zstd", b"PK": "zip"}
 
 
@@ -41,14 +41,14 @@ class TarMember:
 
     name: str
     offset: int
-    """of its first byte"""
+    """offset of its first byte"""
     size: int
     refused: str = ""
     """why it cannot be used"""
 
 
 def tar_members(path: Path, stop_if_asked: Callable[[], None] = lambda: None) -> list[TarMember]:
-    """Returns all entries but folders; DatasetError for a compressed or damaged tar."""
+    """Returns all entries except folders; DatasetError for a compressed or damaged tar."""
     members: list[TarMember] = []
     with open_regular(path) as file:
         length = os.fstat(file.fileno()).st_size
@@ -78,7 +78,7 @@ def _entries(file: BinaryIO, length: int, name: str) -> Iterator[TarMember]:
         if count > _MAX_MEMBERS:
             raise DatasetError(f"{name} holds more than {_MAX_MEMBERS} entries. Split it into several.")
         kind = chr(header[156])
-        # The size in a pax header is of the next entry, never of a header.
+        # The size in a pax header is that of the next file, not of a header.
         size = _number(header[124:136], name) if kind in "xgLK" or "size" not in pax else int(pax["size"])
         start = position + _BLOCK
         position = start + -(-size // _BLOCK) * _BLOCK
@@ -121,7 +121,7 @@ def _header(file: BinaryIO, position: int, name: str) -> bytes:
 
 
 def _checksum(block: bytes) -> int | None:
-    """Returns the checksum of a header if it is correct."""
+    """Returns the checksum of a header; None if it is wrong."""
     total = sum(block[:148]) + 8 * 0x20 + sum(block[156:_BLOCK])
     try:
         stated = int(block[148:156].strip(b"\0 ") or b"0", 8)
@@ -160,7 +160,7 @@ def _small(file: BinaryIO, start: int, size: int, name: str) -> str:
 
 
 def _pax(text: str, name: str) -> dict[str, str]:
-    """The records "<length> <key>=<value>\\n" of a pax header."""
+    """Returns key -> value of a pax header, whose records are "<length> <key>=<value>\\n"."""
     found: dict[str, str] = {}
     data = text.encode("utf-8").rstrip(b"\0")
     place = 0
@@ -218,7 +218,7 @@ def _groups(members: Any) -> dict[str, _Group]:
     for member in cast("Sequence[TarMember]", members):
         folder, slash, base = member.name.rpartition("/")
         stem, dot, suffix = base.partition(".")
-        if stem:  # hidden files, such as ._0001.mp4 of macOS, are skipped
+        if stem:  # else a hidden file, such as ._0001.mp4 of macOS
             groups.setdefault(in_one_form(folder + slash + stem), {})[dot + suffix.lower()] = member
     return groups
 
@@ -257,7 +257,7 @@ def _companion(tar: BinaryIO, group: _Group, suffix: str | None, store: Extracte
 
 
 def _last(suffix: str) -> str:
-    """ ".mp4" of ".video.mp4" """
+    """Returns ".mp4" for ".video.mp4"."""
     return f".{suffix.rpartition('.')[2]}"
 
 
@@ -267,7 +267,7 @@ def _extracted(tar: BinaryIO, member: TarMember, suffix: str, store: ExtractedFi
 
 
 def _caption(tar: BinaryIO, group: _Group) -> str:
-    """Returns a sample's caption, or ""; DatasetError is a clause about the caption file."""
+    """Returns the caption of a sample, or ""; the message of a DatasetError is a clause about the caption file."""
     suffix = next((suffix for suffix in _CAPTIONS if suffix in group), None)
     suffix = suffix or next((own for last in _CAPTIONS for own in sorted(group) if _last(own) == last), None)
     if suffix is None:

@@ -1,7 +1,7 @@
-"""Parses untrusted files with third-party libraries, in a child process with time and memory limits.
+"""Parses untrusted files with third-party libraries in a child process that has time and memory limits.
 
-A Python parser would block the server, and a C parser can crash it. The child imports pyarrow, yaml and tomllib, never
-torch.
+In the server, a Python parser would block, and a C parser could crash. The child imports pyarrow, yaml and tomllib, but
+not torch.
 """
 
 from __future__ import annotations

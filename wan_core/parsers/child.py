@@ -1,4 +1,4 @@
-"""The child process: answers requests about one text or one table."""
+"""The parser process: answers requests about one text or one table."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Parser:
             said: WanTrainerError = DatasetError(
                 f"{name} needs more than {_MEMORY_BYTES >> 30} GiB of memory to be read. Split it, or write less."
             )
-        except Exception as error:  # libraries raise any exception for a damaged file
+        except Exception as error:  # for a damaged file, libraries can raise anything
             said = DatasetError(f"{name} cannot be read ({first_line(error)[:160]}). Write it again.")
         return {"error": _kind(said), "message": str(said)}, b""
 

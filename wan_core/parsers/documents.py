@@ -15,13 +15,13 @@ _MOST_VALUES = 50_000
 _MOST_DEPTH = 40
 _LONGEST_KEY = 1000
 _LARGEST = 1 << 64
-"""of whole numbers; seeds have 64 bits"""
+"""bound of whole numbers; seeds have 64 bits"""
 
 
 def parsed_here(kind: str, name: str, text: str) -> Any:
-    """Returns the JSON data of a text; dates and keys become text.
+    """Returns the JSON data of a text of `kind` "toml", "yaml" or "json"; dates and keys become text.
 
-    `kind` is "toml", "yaml" or "json". DatasetError for an invalid text, or one beyond the limits; DependencyError.
+    DatasetError for an invalid text, or one beyond the limits; DependencyError without the parser's package.
     """
     data = _toml(name, text) if kind == "toml" else _json(name, text) if kind == "json" else _yaml(name, text)
     return _Plain(name).value(data, 0)
@@ -41,7 +41,7 @@ def _toml(name: str, text: str) -> Any:
         raise DependencyError(f"{name} needs tomli on Python 3.10. Run: {pip_line('tomli')}") from error
     try:
         return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # not only TOMLDecodeError: int() refuses thousands of digits
+    except (ValueError, RecursionError) as error:  # ValueError too, since int() refuses thousands of digits
         raise DatasetError(f"{name} is not valid TOML ({error}). Mend it there, or save it again.") from error
 
 
@@ -50,16 +50,16 @@ def _yaml(name: str, text: str) -> Any:
         import yaml
     except ImportError as error:
         raise DependencyError(f"{name} needs the package PyYAML. Run: {pip_line('pyyaml')}") from error
-    quick = hasattr(yaml, "CSafeLoader")
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        tokens: Any = yaml.scan(text, Loader=yaml.CSafeLoader) if quick else yaml.scan(text, Loader=yaml.SafeLoader)
+        tokens: Any = yaml.scan(text, Loader=loader)
         # Aliases can expand a few lines to gigabytes ("billion laughs").
         if any(isinstance(token, yaml.AliasToken) for token in tokens):
             raise DatasetError(f"{name} holds YAML references (*name). Write the values out.")
-        return yaml.load(text, Loader=yaml.CSafeLoader) if quick else yaml.load(text, Loader=yaml.SafeLoader)
+        return yaml.load(text, Loader=loader)
     except DatasetError:
         raise
-    except Exception as error:  # constructors of YAML tags raise any exception
+    except Exception as error:  # constructors of YAML tags can raise anything
         said = " ".join(str(error).split())[:200]
         raise DatasetError(f"{name} is not valid YAML ({said}). Mend it there, or save it again.") from error
 

@@ -1,4 +1,4 @@
-"""The parent's side of the parser child: requests, timeouts, stops and refusals."""
+"""The parent side of the parser process: requests, timeouts, stop requests and refusals."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from .documents import parsed_here
 _START_S = 120.0
 TEXT_S = 10.0
 TABLE_S = 60.0
-"""per answer of a few rows"""
+"""seconds for an answer of a few rows"""
 SHORT_BYTES = 8 << 10
-"""a text this short is parsed in some hundredths of a second, so no child is started"""
+"""longest text that is parsed without a child process; it takes some hundredths of a second"""
 _POLL_S = 0.1
 _AGAIN = "Write it again."
 
@@ -30,12 +30,12 @@ Row = list[Any] | str
 
 
 def parsed(kind: str, name: str, text: str) -> Any:
-    """Returns settings as JSON data; `kind` is "toml", "yaml" or "json", `name` begins a refusal.
+    """Returns the JSON data of settings of `kind` "toml", "yaml" or "json"; `name` begins the text of a refusal.
 
     Raises DatasetError, DependencyError.
     """
     if kind == "json":
-        return parsed_here(kind, name, text)  # the C parser of json is fast and safe here
+        return parsed_here(kind, name, text)  # Python's json parser is fast and does not crash
     said = _parsed(kind, name, text)
     if isinstance(said, WanTrainerError):
         raise type(said)(str(said))
@@ -44,7 +44,7 @@ def parsed(kind: str, name: str, text: str) -> Any:
 
 @functools.lru_cache(maxsize=8)
 def _parsed(kind: str, name: str, text: str) -> str | WanTrainerError:
-    """Returns JSON text or a refusal, cached: plan, fingerprint and run parse the same few texts."""
+    """Returns JSON text or a refusal, cached, since plan, fingerprint and run parse the same texts."""
     payload = text.encode("utf-8", "surrogatepass")
     try:
         if len(payload) <= SHORT_BYTES:
@@ -52,7 +52,7 @@ def _parsed(kind: str, name: str, text: str) -> str | WanTrainerError:
         with _ParserChild(name, None, "Choose the settings file itself.") as child:
             header, _ = child.ask({"do": kind}, payload, TEXT_S, "data")
         return json.dumps(header["data"])
-    except _EndedError:  # not cached: the child may have been killed from outside
+    except _EndedError:  # not cached, since another program may have killed the child
         raise
     except DatasetError as error:
         return error
@@ -97,7 +97,7 @@ class Tables:
 
 
 def _with_bytes(cell: Any, payload: bytearray) -> Any:
-    """Returns a cell with its bytes, which the child sends as an offset into the payload."""
+    """Returns a cell with its bytes, for which the child sends offsets in the payload."""
     if isinstance(cell, dict) and "bytes" in cell:
         place = cast("dict[str, Any]", cell)["bytes"]
         if isinstance(place, list):
@@ -111,7 +111,7 @@ class _EndedError(DatasetError):
 
 
 class _ParserChild:
-    """A child process for one file or text at a time: `name`."""
+    """A child process that parses one file or text at a time; `name` is the current one."""
 
     def __init__(self, name: str, should_stop: Stop | None, remedy: str) -> None:
         self.name, self._should_stop, self._remedy = name, should_stop, remedy

@@ -1,7 +1,7 @@
 """Reads parquet and arrow files with pyarrow, and long JSON lists, a few rows at a time.
 
-A dictionary-encoded cell costs four bytes in the file whatever its size, so text columns are read as dictionaries, and
-an oversized cell is reported before it is copied.
+A dictionary-encoded cell takes four bytes in the file for a text of any size, so a small file could fill the memory.
+Text columns are therefore read as dictionaries, and an oversized cell is reported without copying it.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from ..packages import pip_line
 MOST_ROWS = 1_000_000
 MOST_COLUMNS = 10_000
 MOST_TEXT_BYTES = 512 << 20
-"""of all cells"""
+"""most bytes of text in all cells"""
 _LARGEST_TEXT_BYTES = 1 << 20
 LARGEST_MEDIA_BYTES = 2 << 30
 SPARE_MEDIA_BYTES = 64 << 20
-"""allowance of a media file beyond twice the list's size: uncompressed stills shrink in a list"""
+"""a media file may have this many bytes more than twice the list's size, since lists compress uncompressed stills"""
 _LARGEST_JSON_BYTES = 64 << 20
 _LONGEST_LIST = 1000
 _PYARROW = 15
-"""oldest supported: before 14.0.1 a schema could hold a pickle"""
+"""oldest supported version; before 14.0.1, a schema could contain a pickle"""
 _BATCH_ROWS, _BATCH_MEDIA_ROWS = 4096, 1
 _ANSWER_BYTES = 4 << 20
 
@@ -58,7 +58,7 @@ class OpenTable:
         self._file.close()
 
     def next_rows(self, columns: list[str]) -> Answer:
-        """Returns the next rows of `columns` as {"rows", "end"}, and the bytes their cells point to."""
+        """Returns the next rows of `columns` as {"rows", "end"}, and the bytes of their media cells."""
         if self._rows is None:
             self._rows = self._counted(self._list.rows(columns))
         rows: list[list[Any] | str] = []
@@ -155,11 +155,11 @@ class _Arrow:
         is_file = hasattr(reader, "get_batch")  # else a stream
         for batch in map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader:
             chosen = batch.select([self.columns.index(name) for name in columns])
-            chosen.validate(full=True)  # pyarrow trusts offsets in a file, and would read outside of its buffers
+            chosen.validate(full=True)  # otherwise pyarrow trusts the file's offsets, and may read outside its buffers
             yield chosen
 
     def _cells(self, column: Any) -> list[Any]:
-        """Returns each cell as JSON data, media files as a buffer under "bytes"."""
+        """Returns the cells as JSON data; a media file is a buffer under "bytes"."""
         types, kind = self._types, column.type
         if types.is_dictionary(kind):
             numbers = column.indices.to_pylist()
@@ -242,7 +242,7 @@ class _Parquet(_Arrow):
         self._schema = plain.schema_arrow
         texts = [field.name for field in self._schema if self._is_text(field.type)]
         self._file.seek(0)
-        # Opened again: only the schema says which columns are texts, to be read as dictionaries.
+        # Opened again, now that the schema shows which columns are texts, to be read as dictionaries.
         self._reader = parquet.ParquetFile(
             self._file, metadata=plain.metadata, read_dictionary=texts, buffer_size=1 << 20, pre_buffer=False
         )

@@ -1,13 +1,13 @@
-"""MaxDiffusion's Wan training sets: TFRecords of latents and text features, to and from cache sets.
+"""Converts cache sets to MaxDiffusion's Wan training sets (TFRecords of latents and text features), and back.
 
-What its Wan trainers read (maxdiffusion, src/maxdiffusion/trainers/wan_trainer.py and
-data_preprocessing/wan_pusav1_to_tfrecords.py, wan_txt2vid_data_preprocessing.py): one Example for each clip, with
-`latents` (C, F, h, w) and `encoder_hidden_states` (512, 4096), each the bytes of a serialized float32 tensor; sets for
-evaluation also have `timesteps`, an int64. The latents are normalised, (raw - mean) / std as in our cache: it noises
-them as they are. So nothing is converted but bfloat16 to float32, which is exact, and the padding of the texts.
+Its Wan trainers (maxdiffusion, src/maxdiffusion/trainers/wan_trainer.py and
+data_preprocessing/wan_pusav1_to_tfrecords.py, wan_txt2vid_data_preprocessing.py) read one Example per clip, with
+`latents` (C, F, h, w) and `encoder_hidden_states` (512, 4096), each a serialized float32 tensor; evaluation sets also
+have `timesteps`, an int64. Latents are normalised, as in the cache. So only bfloat16 is converted to float32, which is
+exact, and texts are padded.
 
-It ignores other features, so ours carry what else a set of ours knows: names, captions, repeats, turns, weights, and in
-the first record of a folder the two prompts. Masks of the loss and held-out clips have no place in them.
+MaxDiffusion ignores other features, so exported records also have names, captions, repeats, turns and weights, and the
+first record of a folder has the two prompts. Loss masks and held-out clips are not exported.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _MOST_RECORDS = 100_000
 
 @dataclass(frozen=True)
 class ExportReport:
-    """The outcome of an export."""
+    """The result of an export."""
 
     folders: tuple[str, ...]
-    """below the requested folder, one for each size; "." when there is only one"""
+    """subfolders of the requested folder, one for each size; "." if there is only one size"""
     files: int
     records: int
     size_bytes: int
@@ -50,14 +50,14 @@ class ExportReport:
 
 @dataclass(frozen=True)
 class ImportReport:
-    """The outcome of an import."""
+    """The result of an import."""
 
     fingerprint: str
     cache_set: CacheSet
     encoding: EncodingReport
     files: int
     timesteps: int
-    """records that carried evaluation timesteps, which have no use here"""
+    """number of records with evaluation timesteps, which are ignored"""
 
 
 def export_records(
@@ -71,8 +71,8 @@ def export_records(
 ) -> ExportReport:
     """Write a cache set as shards that MaxDiffusion trains on. `folder` must be empty or new.
 
-    MaxDiffusion stacks records without looking at their sizes and reads every file of a folder, so each size gets a
-    folder of its own. With `eval_timesteps` each record carries one of them, in equal shares and in their order.
+    MaxDiffusion reads all files of a folder and stacks their records, so each clip size gets a folder of its own. With
+    `eval_timesteps`, each record has one of them, in equal shares and in their order.
     """
     cache_set = cache.read_set(fingerprint)
     _require_exportable(cache_set, folder, records_per_shard)
@@ -85,7 +85,7 @@ def export_records(
         below = folder / names[bucket]
         below.mkdir(parents=True, exist_ok=True)
         for start in range(0, len(items), records_per_shard):
-            # Named as MaxDiffusion's own script names them: the shard, and the records up to its end.
+            # Named as by MaxDiffusion's own script: the number of the shard, and of the records up to its end.
             name = f"file_{start // records_per_shard:02d}-{start + records_per_shard}.tfrec"
             with atomic_write(below / name) as file:
                 for number, item in enumerate(items[start : start + records_per_shard], start):
@@ -107,11 +107,10 @@ def import_records(
     raw: bool = False,
     should_stop: Callable[[], bool] | None = None,
 ) -> ImportReport:
-    """Store the TFRecords of `folder` (and of the folders in it) as a cache set.
+    """Store the TFRecords of `folder` and its direct subfolders as a cache set.
 
-    Files that another program wrote hold no empty and no negative prompt, so these come as `prompts`; without, those of
-    the first record are taken. `raw`: the latents are as the VAE gives them, not normalised. `fps` 0: 16, or 24 for 48
-    channels.
+    `prompts`: keys of the empty and the negative prompt, for files of another program; None: those in the first record.
+    `raw`: the latents are not normalised. `fps` 0: 16, or 24 for latents of 48 channels.
     """
     if fps and not 1 <= fps <= 120:
         raise DatasetError(f"fps is {fps:g}. Set it between 1 and 120; Wan was trained at 16, TI2V-5B at 24.")
@@ -190,7 +189,7 @@ def _features(cache: LatentCache, cache_set: CacheSet, item: CacheItem) -> Examp
 
 
 def _set_features(cache: LatentCache, cache_set: CacheSet) -> Example:
-    """Returns what only the first record of a folder carries."""
+    """Returns the features that only the first record of a folder has."""
     return {
         _EMPTY: [encode_tensor(cache.read_text(cache_set.empty_text_key))],
         _NEGATIVE: [encode_tensor(cache.read_text(cache_set.negative_text_key))],
@@ -199,7 +198,7 @@ def _set_features(cache: LatentCache, cache_set: CacheSet) -> Example:
 
 
 def record_files(folder: Path) -> list[Path]:
-    """Returns the TFRecords of a folder and of the folders in it, by number; DatasetError where it holds none."""
+    """Returns the TFRecord files of a folder and its direct subfolders, by number; DatasetError if there are none."""
     if not folder.is_dir():
         raise DatasetError(f"{folder.name} is no folder. Choose the one the .tfrec files are in.")
     found = [path for path in (*folder.glob("*"), *folder.glob("*/*")) if path.is_file() and _FILES.search(path.name)]
@@ -209,12 +208,12 @@ def record_files(folder: Path) -> list[Path]:
 
 
 def _by_number(name: str) -> list[tuple[int, str]]:
-    """Returns the key that sorts names by their numbers: file_9 before file_10."""
+    """Returns a sort key by which file_9 comes before file_10."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
 def _examples(files: Sequence[Path]) -> Iterator[tuple[str, Example]]:
-    """Each record with its place, for messages."""
+    """Yields (place for messages, record)."""
     for path in files:
         for number, record in enumerate(read_records(path)):
             place = f"record {number} of {path.name}"
@@ -238,7 +237,7 @@ def _tensor(features: Example, name: str, place: str) -> Tensor:
 
 
 def _clip_axes(latent: Tensor, place: str) -> Tensor:
-    """(C, F, h, w), without the batch axis of one that some records have."""
+    """Returns the latent (C, F, h, w); some records have a batch axis of size 1."""
     clip = latent[0] if latent.ndim == 5 and len(latent) == 1 else latent
     if clip.ndim != 4:
         raise DatasetError(

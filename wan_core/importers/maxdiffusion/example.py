@@ -1,7 +1,8 @@
-"""tf.train.Example and the tensors that tf.io.serialize_tensor puts into one, on the wire format of protocol buffers.
+"""Encodes and decodes tf.train.Example and the tensors of tf.io.serialize_tensor in the wire format of protocol
+buffers.
 
-Sources: tensorflow/core/example/example.proto, tensorflow/core/framework/tensor.proto. As much of the wire format is
-here as these two use.
+Sources: tensorflow/core/example/example.proto, tensorflow/core/framework/tensor.proto. Only the parts of the wire
+format that these use are implemented.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from torch import Tensor
 
 _VARINT, _LENGTH = 0, 2
 _FIXED_BYTES = {1: 8, 5: 4}
-"""wire type -> bytes of a number of that width"""
+"""wire type of a fixed-width number -> its bytes"""
 
 _MOST_FIELDS = 10_000
-"""of a message: one of two bytes each costs half a microsecond, in which nobody hears Cancel"""
+"""most fields of a message: parsing many fields of two bytes would take long, during which Cancel has no effect"""
 
 
 def _fields(message: memoryview) -> Iterator[tuple[int, memoryview | int]]:
-    """Yields (field number, value) of a message, a varint as an int; ValueError when it is no message."""
+    """Yields (field number, value) of a message; a varint is an int. ValueError for an invalid message."""
     place = count = 0
     while place < len(message):
         count += 1
@@ -49,7 +50,7 @@ def _fields(message: memoryview) -> Iterator[tuple[int, memoryview | int]]:
 
 
 def _write_varint(value: int) -> bytes:
-    """A number of 64 bits; negative ones take ten bytes, as protobuf's int64 does."""
+    """Returns a 64-bit number as a varint; a negative one takes ten bytes, as in protobuf's int64."""
     value &= 0xFFFFFFFFFFFFFFFF
     out = bytearray()
     while value > 127:
@@ -60,14 +61,14 @@ def _write_varint(value: int) -> bytes:
 
 
 def field(number: int, value: int | bytes) -> bytes:
-    """One field: an int as varint, bytes with their length."""
+    """Returns a serialized field: an int as varint, bytes with their length."""
     if isinstance(value, int):
         return _write_varint(number << 3 | _VARINT) + _write_varint(value)
     return _write_varint(number << 3 | _LENGTH) + _write_varint(len(value)) + value
 
 
 def _varint(message: memoryview, place: int) -> tuple[int, int]:
-    """The number at `place`, and the place behind it."""
+    """Returns the number at `place`, and the place after it."""
     value = 0
     for shift in range(0, 70, 7):
         if place >= len(message):
@@ -82,20 +83,20 @@ def _varint(message: memoryview, place: int) -> tuple[int, int]:
 
 Feature = list[bytes] | list[float] | list[int]
 Example = dict[str, Feature]
-"""feature name -> its values; an empty list for a feature of any kind without values"""
+"""feature name -> values"""
 
 _BYTES, _FLOATS, _INTS = 1, 2, 3
 _DT_FLOAT = 1
 _DTYPES = {_DT_FLOAT: torch.float32, 2: torch.float64, 14: torch.bfloat16, 19: torch.float16}
 """DataType of tensorflow/core/framework/types.proto"""
 _MOST_VALUES, _MOST_FEATURES, _MOST_DIMENSIONS = 1000, 1000, 8
-"""of one feature, of an Example, of a tensor; what comes behind the first values of a feature has no use here"""
+"""most values of a feature, of which more are ignored; most features of an Example; most dimensions of a tensor"""
 _MOST_FILLED = 1 << 24
-"""values that a tensor of one repeated value may claim"""
+"""most values of a tensor that stores one repeated value"""
 
 
 def decode_example(data: bytes) -> Example:
-    """The features of a serialized Example; ValueError when it is none."""
+    """Returns the features of a serialized Example; ValueError if it is invalid."""
     found: Example = {}
     for features in _messages(memoryview(data), 1):
         for entry in _messages(features, 1):
@@ -112,13 +113,13 @@ def decode_example(data: bytes) -> Example:
 
 
 def encode_example(features: Mapping[str, Feature]) -> bytes:
-    """A serialized Example, features in order of their names, so that equal features make equal bytes."""
+    """Returns a serialized Example with its features sorted by name, so that equal features give equal bytes."""
     entries = [field(1, name.encode()) + field(2, _feature(features[name])) for name in sorted(features)]
     return field(1, b"".join(field(1, entry) for entry in entries))
 
 
 def decode_tensor(data: bytes) -> Tensor:
-    """The tensor of a serialized TensorProto (float32, float64, float16 or bfloat16); ValueError when it is none."""
+    """Returns the tensor of a serialized TensorProto (float32, float64, float16, bfloat16); ValueError if invalid."""
     dtype, shape, content, floats = 0, (), memoryview(b""), memoryview(b"")
     for number, value in _fields(memoryview(data)):
         if number == 1 and isinstance(value, int):
@@ -143,7 +144,7 @@ def decode_tensor(data: bytes) -> Tensor:
 
 
 def encode_tensor(tensor: Tensor) -> bytes:
-    """`tensor` as tf.io.serialize_tensor writes it in float32, the only type MaxDiffusion reads."""
+    """Returns `tensor` in float32, which MaxDiffusion needs, as tf.io.serialize_tensor writes it."""
     plain = tensor.detach().to("cpu", torch.float32).contiguous()
     shape = b"".join(field(2, field(1, size)) for size in plain.shape)
     content = plain.numpy().astype("<f4", copy=False).tobytes()
@@ -151,7 +152,7 @@ def encode_tensor(tensor: Tensor) -> bytes:
 
 
 def _filled(floats: memoryview, shape: tuple[int, ...]) -> Tensor:
-    """float_val: the last value given stands for all that follow."""
+    """Returns a tensor from float_val, in which the last value is repeated up to the shape."""
     values = torch.frombuffer(bytearray(floats), dtype=torch.float32)
     count = math.prod(shape)
     if not 0 < len(values) <= count <= _MOST_FILLED:
@@ -185,7 +186,7 @@ def _values(feature: memoryview) -> Feature:
 
 
 def _ints(message: memoryview) -> Iterator[int]:
-    """Yields all numbers of an Int64List, packed or one a field, as signed 64-bit."""
+    """Yields the signed 64-bit numbers of an Int64List, packed or one per field."""
     for number, value in _fields(message):
         if number != 1:
             continue

@@ -1,6 +1,6 @@
-"""The outer layer of a TFRecord file: length, checksum of the length, bytes, checksum of the bytes, again and again.
+"""TFRecord files: a sequence of records, each a length, a checksum of the length, the bytes, and their checksum.
 
-Checksums are CRC-32C, by the package google-crc32c. Lengths are bounded before anything is read.
+Checksums are CRC-32C, from the package google-crc32c. A length is checked before the bytes are read.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _GZIP = b"\x1f\x8b"
 
 
 def read_records(path: Path) -> Iterator[bytes]:
-    """Yields the records of a file, one in memory at a time.
+    """Yields the records of a file one at a time.
 
-    DatasetError names the record that is cut off or damaged; DependencyError without google-crc32c.
+    DatasetError names a truncated or damaged record; DependencyError without google-crc32c.
     """
     try:
         file = open_regular(path)
@@ -41,7 +41,7 @@ def read_records(path: Path) -> Iterator[bytes]:
 
 
 def record_bytes(data: bytes) -> bytes:
-    """Returns `data` with its length and checksums around it; DependencyError without google-crc32c."""
+    """Returns `data` as a record, with length and checksums; DependencyError without google-crc32c."""
     length = struct.pack("<Q", len(data))
     return length + struct.pack("<I", _masked(length)) + data + struct.pack("<I", _masked(data))
 
@@ -69,7 +69,7 @@ def _read_record(file: BinaryIO, left: int, name: str, number: int) -> bytes:
 
 
 def _masked(data: bytes) -> int:
-    """Returns the CRC-32C as TFRecord stores it: rotated and moved, so that a checksum over checksums stays useful."""
+    """Returns the CRC-32C as TFRecord stores it: rotated, and a constant added."""
     try:
         import google_crc32c
     except ImportError as error:

@@ -33,7 +33,7 @@ _WITHOUT = {
 
 
 def read_ai_toolkit(data: Mapping[str, Any], context: Context) -> list[SourcePart]:
-    """One part for each dataset of each process and each of its resolutions."""
+    """Returns one part for each dataset of each process and each of its resolutions."""
     parts: list[SourcePart] = []
     for process in processes_of(data):
         datasets: list[Any] = process.get("datasets") or []
@@ -52,7 +52,7 @@ def read_ai_toolkit(data: Mapping[str, Any], context: Context) -> list[SourcePar
 
 
 def processes_of(data: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The processes of a job; empty when it is none."""
+    """Returns the processes of a job; [] if the data is not a job."""
     config: Any = data.get("config")
     entries: Any = cast("dict[str, Any]", config).get("process") if isinstance(config, dict) else None
     return (
@@ -161,7 +161,7 @@ def _captions(ledger: Ledger, general_trigger: str) -> dict[str, Any]:
 
 
 def _with_default(files: tuple[MediaFile, ...], extension: str, ledger: Ledger) -> tuple[MediaFile, ...]:
-    """`default_caption` for the files that have no caption file."""
+    """Returns `files`; those without a caption file get `default_caption`."""
     default = checked_line(ledger.get("default_caption", str, ""), f"{ledger.where}: default_caption")
     if not default:
         return files

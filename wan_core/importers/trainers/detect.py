@@ -1,4 +1,4 @@
-"""The trainer a settings file belongs to, found by its content."""
+"""Detects the trainer of a settings file by its content."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MAX_BYTES = 4 << 20
 
 
 def read_settings(context: Context) -> list[SourcePart]:
-    """The datasets of a settings file; DatasetError when it belongs to no known trainer."""
+    """Returns the datasets of a settings file; DatasetError if it belongs to no known trainer."""
     path = context.path
     suffix, data = path.suffix.lower(), parse_document(path.name, read_settings_text(path))
     if suffix == ".json" and is_backend_list(data):
@@ -44,21 +44,21 @@ def read_settings(context: Context) -> list[SourcePart]:
 
 
 def read_settings_text(path: Path) -> str:
-    """Returns the text of a settings file; DatasetError for one above 4 MiB, or that is not UTF-8."""
+    """Returns the text of a settings file; DatasetError if it is larger than 4 MiB or not UTF-8."""
     return read_utf8(path, _MAX_BYTES, "is larger than 4 MiB; settings are not. Choose the settings file itself.")
 
 
 def parse_document(name: str, text: str) -> Any:
-    """Returns what a TOML, JSON or YAML text holds, by the suffix of its name.
+    """Returns the JSON data of a TOML, JSON or YAML text, by the suffix of its name.
 
-    DatasetError for one that is none, or that holds more than settings do.
+    DatasetError if it is invalid, or larger than any settings.
     """
     suffix = PurePosixPath(name).suffix.lower()
     return parsed(suffix[1:] if suffix in (".toml", ".json") else "yaml", name, text)
 
 
 def is_backend_list(data: Any) -> bool:
-    """True for what SimpleTuner calls a multidatabackend: a list of tables that say where data is."""
+    """Returns whether data is a multidatabackend of SimpleTuner: a list of tables that describe datasets."""
     keys = {"instance_data_dir", "dataset_type", "caption_strategy", "cache_dir_vae"}
     entries = cast("list[Any]", data) if isinstance(data, list) else []
     return any(isinstance(entry, dict) and keys & set(cast("dict[str, Any]", entry)) for entry in entries)

@@ -21,7 +21,7 @@ _WITHOUT = {
 
 
 def read_diffusion_pipe(data: Mapping[str, Any], context: Context) -> list[SourcePart]:
-    """One part for each directory and each of its resolutions."""
+    """Returns one part for each directory and each of its resolutions."""
     general = {key: value for key, value in data.items() if key != "directory"}
     directories: list[dict[str, Any]] = data.get("directory") or []
     parts: list[SourcePart] = []
@@ -50,7 +50,7 @@ def _parts(ledger: Ledger, context: Context) -> list[SourcePart]:
 
 @dataclass(frozen=True)
 class _Group:
-    """Files of some kinds that are trained at one size."""
+    """Kinds of files that are trained at one size."""
 
     name: str
     kinds: tuple[str, ...]
@@ -63,7 +63,7 @@ def _kind_of(file: MediaFile) -> str:
 
 
 def _in_no_bucket(files: tuple[MediaFile, ...], groups: list[_Group]) -> list[Rejected]:
-    """Clips where no length above 1 is stated, stills where only clips have sizes: diffusion-pipe uses neither."""
+    """Returns the files that diffusion-pipe ignores: clips without a length above 1, stills without a bucket of 1."""
     kinds = {kind for group in groups for kind in group.kinds}
     reasons = {
         "clip": "is a clip, and no bucket is longer than 1 frame; add one, such as frame_buckets = [1, 33]",
@@ -84,7 +84,7 @@ def _resolutions(ledger: Ledger, context: Context) -> list[_Group]:
 
 
 def _size_buckets(ledger: Ledger, context: Context) -> list[tuple[int, int, int]]:
-    """(width, height, frames) of each, rounded to what the model needs; empty where none are stated."""
+    """Returns (width, height, frames) of each of size_buckets, rounded for the model; [] without the key."""
     entries: list[Any] = ledger.get("size_buckets", list, [])
     found: list[tuple[int, int, int]] = []
     for entry in entries:
@@ -97,10 +97,9 @@ def _size_buckets(ledger: Ledger, context: Context) -> list[tuple[int, int, int]
 
 
 def _groups(buckets: list[tuple[int, int, int]], ledger: Ledger) -> list[_Group]:
-    """The buckets of clips as one group, those of stills as another: each at the largest of its sizes.
+    """Returns a group for the buckets of clips, and one for those of stills, each at its largest size.
 
-    diffusion-pipe puts a file into the bucket nearest to its shape; here shapes are found for each file, in the same
-    number of pixels.
+    diffusion-pipe assigns a file to the bucket nearest to its shape; here each file keeps its shape, at the same area.
     """
     for key in ("resolutions", "frame_buckets", "enable_ar_bucket"):
         ledger.drop(key, "size_buckets says the sizes")
@@ -141,7 +140,7 @@ def _sizes(ledger: Ledger, context: Context) -> list[dict[str, int]]:
 
 
 def _frames(ledger: Ledger) -> dict[str, Any]:
-    """Clips go into the longest bucket they fill; 1 is the bucket of stills."""
+    """Returns the frame settings; a clip has the longest length that it fills, and 1 is the length of stills."""
     entries: list[Any] = ledger.get("frame_buckets", list, [1])
     if not all(isinstance(entry, int) and not isinstance(entry, bool) for entry in entries):
         raise DatasetError(f"{ledger.where}: frame_buckets is {entries!r:.60}; it must be a list of whole numbers.")
@@ -155,7 +154,7 @@ def _frames(ledger: Ledger) -> dict[str, Any]:
 
 
 def _clip_mode(ledger: Ledger) -> dict[str, Any]:
-    """The part of a longer clip that is trained."""
+    """Returns the setting for the windows of a long clip."""
     mode = ledger.get("video_clip_mode", str, "")
     if mode == "multiple_overlapping":
         ledger.change(f"video_clip_mode {mode} -> frame_extraction chunk: parts follow one another, and none overlaps")
@@ -193,7 +192,7 @@ def _captions(ledger: Ledger) -> dict[str, Any]:
 
 
 def _captioned(files: tuple[MediaFile, ...], folder: Path, ledger: Ledger) -> tuple[MediaFile, ...]:
-    """Captions of captions.json, where the directory has one: name -> a caption or a list of them."""
+    """Returns `files` with the captions of captions.json (name -> caption or list of captions), if there is one."""
     path = folder / "captions.json"
     if not path.is_file():
         return files

@@ -1,6 +1,6 @@
-"""An account of one section of another trainer's settings: what was taken over, changed, or has no counterpart here.
+"""The account of a section of another trainer's settings: keys that are imported, changed, or have no counterpart.
 
-An unread key is reported too, so nothing is ignored in silence.
+Keys that the importer does not know are listed too, so that none is ignored silently.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from ..source import SourceFile
 T = TypeVar("T")
 
 MOST_FRAMES = 1001
-"""of a clip, in DatasetConfig"""
+"""most frames of a clip in DatasetConfig"""
 
 _MOST_PARTS = 40
-"""of a path from elsewhere that are looked for here, from its end"""
+"""most parts of a path, from its end, with which a path of another machine is looked for"""
 _WORDS: dict[type[Any], str] = {
     int: "a whole number",
     float: "a number",
@@ -36,7 +36,7 @@ _WORDS: dict[type[Any], str] = {
 
 
 class Ledger:
-    """Reads keys of a section, with those of a section that holds for all of them behind it."""
+    """Reads the keys of a section, and those of a general section, which it overrides."""
 
     def __init__(self, where: str, section: Mapping[str, Any], general: Mapping[str, Any] | None = None) -> None:
         """`where` begins every sentence: "musubi.toml, dataset 1"."""
@@ -54,7 +54,8 @@ class Ledger:
         return self._values.get(key) is not None
 
     def get(self, key: str, kind: type[T], default: T) -> T:
-        """The value of `key`, which somebody now answers for; DatasetError for a value of another kind."""
+        """Returns the value of `key`, and records that the importer knows it; DatasetError for a value of another
+        kind."""
         self._asked.add(key)
         value: Any = self._values.get(key)
         if value is None:
@@ -66,7 +67,7 @@ class Ledger:
         return cast("T", value)
 
     def texts(self, key: str) -> list[str]:
-        """A text, or a list of texts."""
+        """Returns the value of `key`, a text or a list of texts, as a list."""
         self._asked.add(key)
         value = self._values.get(key)
         every = cast("list[Any]", value) if isinstance(value, list) else [] if value in (None, "") else [value]
@@ -83,19 +84,19 @@ class Ledger:
         self._changed.append(filled(template, **values))
 
     def drop(self, key: str, why: str = "") -> None:
-        """Name a key that has no counterpart, if it is there."""
+        """Records a key that has no counterpart, if the settings have it."""
         self._asked.add(key)
         if key in self:
             said = f"{key} {_short(self._values[key])}"
             self._without.append(filled("{said} ({why})", said=said, why=why) if why else said)
 
     def leave_out(self, key: str) -> None:
-        """Name a key that has no counterpart and changes no result: all of them are one line."""
+        """Records a key that has no counterpart and changes no result; these keys are listed in one line."""
         self._asked.add(key)
         self._left_out.append(key[:40])
 
     def drop_all(self, reasons: Mapping[str, str]) -> None:
-        """`drop` of several: reason -> keys, with spaces between them."""
+        """Drops several keys; `reasons`: reason -> keys, separated by spaces."""
         for why, keys in reasons.items():
             for key in keys.split():
                 self.drop(key, why)
@@ -108,7 +109,7 @@ class Ledger:
         self._left_out += [f"{name}.{key}" for key in inner._left_out]
 
     def complete(self) -> tuple[list[str], ...]:
-        """Returns what was taken, was changed, has no counterpart or is unknown; every key is in one of them."""
+        """Returns the lists of imported, changed, dropped and unknown keys; each key is in one of them."""
         self._complete()
         taken, changed, without, unknown = self._lists()
         return taken, changed, [*without, *([", ".join(self._left_out)] if self._left_out else [])], unknown
@@ -123,11 +124,11 @@ class Ledger:
         for key, value in self._values.items():
             if value is None or (key in spoken and re.search(rf"\b{re.escape(key)}\b", spoken)):
                 continue
-            told = f"{key[:40]} {_short(value)}"
-            (self._taken if key in self._asked else self._unknown).append(told)
+            said = f"{key[:40]} {_short(value)}"
+            (self._taken if key in self._asked else self._unknown).append(said)
 
     def sentences(self) -> list[str]:
-        """The account, one line each."""
+        """Returns the account, a line per list."""
         titles = ("imported", "changed", "no counterpart here", "unknown, so not used")
         found = zip(titles, self.complete(), strict=True)
         return [f"{self.where}: {title}: {'; '.join(parts)}" for title, parts in found if parts]
@@ -137,7 +138,7 @@ class Ledger:
 
 
 def rounded_frames(count: int, ledger: Ledger, key: str) -> int:
-    """The largest 4n+1 that is not above `count`; a change is named."""
+    """Returns the largest 4n+1 up to `count`, and records a change."""
     if not 1 <= count <= 100_000:
         raise DatasetError(f"{ledger.where}: {key} is {count}. Set it between 1 and 1001.")
     frames = min((count - 1) // 4 * 4 + 1, MOST_FRAMES)
@@ -147,7 +148,7 @@ def rounded_frames(count: int, ledger: Ledger, key: str) -> int:
 
 
 def _rounded_side(pixels: float, multiple: int) -> int:
-    """The multiple nearest to `pixels`, at least one and at most 4096."""
+    """Returns the nearest multiple of `multiple`, from `multiple` to 4096."""
     return max(1, min(round(pixels / multiple), 4096 // multiple)) * multiple
 
 
@@ -162,26 +163,24 @@ _KINDS = {"clip": CLIP_SUFFIXES, "still": STILL_SUFFIXES}
 
 @dataclass(frozen=True)
 class Context:
-    """The place of the settings, and what the model that is trained wants."""
+    """The settings file, and the requirements of the model on clips."""
 
     source: SourceFile
-    """relative folders count from its folder"""
+    """relative paths in the settings are relative to its folder"""
 
     @property
     def path(self) -> Path:
-        """Of the settings file."""
         return self.source.path
 
     @property
     def allowed(self) -> Sequence[Path]:
-        """Every folder and file must lie below one of these."""
         return self.source.allowed
 
     def place(self, text: str, ledger: Ledger) -> Path:
-        """The folder or file that the settings call `text`.
+        """Returns the folder or file of the path `text` in the settings.
 
-        Settings often come from another machine: a path that does not exist here is looked for by its last parts
-        beside the settings, and the report says so.
+        Settings often come from another machine: a path that does not exist here is looked for next to the settings, by
+        its last parts, and the account says so.
         """
         try:
             return existing_place(text, self.path.parent, self.allowed)
@@ -196,7 +195,7 @@ class Context:
         return found
 
     def _beside(self, text: str) -> tuple[Path, Path | None]:
-        """Returns the folder that something was found in, and what was found."""
+        """Returns (folder that was searched, path that was found in it or None)."""
         parts = [part for part in re.split(r"[\\/]+", text) if part not in ("", ".", "..", "~")][-_MOST_PARTS:]
         for folder in (self.path.parent, *self.source.beside):
             for start in range(len(parts)):
@@ -208,7 +207,7 @@ class Context:
 
 
 def area_of(width: float, height: float, context: Context, ledger: Ledger, key: str) -> dict[str, int]:
-    """width and height for DatasetConfig, rounded to what the model needs; a change is named."""
+    """Returns width and height for DatasetConfig, rounded to the size multiple, and records a change."""
     if not (1 <= width <= 100_000 and 1 <= height <= 100_000):
         raise DatasetError(f"{ledger.where}: {key} is {width:g}x{height:g}. Set both sides between 16 and 4096.")
     sides = [_rounded_side(side, context.source.size_multiple) for side in (width, height)]
@@ -223,9 +222,9 @@ def area_of(width: float, height: float, context: Context, ledger: Ledger, key: 
 
 
 def only_kind(files: Sequence[MediaFile], kind: str, ledger: Ledger) -> tuple[MediaFile, ...]:
-    """The clips or the stills among `files`; DatasetError when there are none."""
+    """Returns the clips or the stills among `files`; DatasetError if there are none."""
     kept = tuple(file for file in files if file.path.suffix.lower() in _KINDS[kind])
-    if not kept and kind == "clip":  # whether it moves is seen when it is opened
+    if not kept and kind == "clip":  # opening the file shows whether it is an animation
         kept = tuple(file for file in files if file.path.suffix.lower() in _MAY_MOVE)
     if not kept:
         raise DatasetError(f"{ledger.where}: no {kind}s are there. Put {kind}s into the folder, or remove the dataset.")
@@ -239,9 +238,10 @@ def only_kind(files: Sequence[MediaFile], kind: str, ledger: Ledger) -> tuple[Me
 def with_beside(
     files: tuple[MediaFile, ...], places: Mapping[str, str], ledger: Ledger, context: Context
 ) -> tuple[tuple[MediaFile, ...], tuple[Rejected, ...], dict[str, Path]]:
-    """`files` with their control videos and masks, by name, from `places` (control or mask -> a folder, or "").
+    """Returns `files` with control videos and masks of equal names, the rejected files, and the folders by role.
 
-    Returns also the files that have no control video, named, and the folders. A file without a mask is trained without.
+    `places`: "control" or "mask" -> folder, or "". A file without a control video is rejected; one without a mask is
+    not.
     """
     rejected: list[Rejected] = []
     folders = {role: context.place(text, ledger) for role, text in places.items() if text}
@@ -267,7 +267,7 @@ def parts_of(
     rejected: Sequence[Rejected],
     watched: Sequence[Path],
 ) -> list[SourcePart]:
-    """One dataset for each (name, files, settings) of a section; the first has the account and what is not used."""
+    """Returns one dataset for each (name, files, settings) of a section; the first has account and rejected files."""
     notes = ledger.sentences()
     return [
         SourcePart(

@@ -24,7 +24,7 @@ _EXTRACTIONS = {"head", "chunk", "slide", "uniform", "full"}
 
 
 def read_musubi(data: Mapping[str, Any], context: Context) -> list[SourcePart]:
-    """One part for each dataset and each of its target_frames."""
+    """Returns one part for each dataset and each of its target_frames."""
     parts: list[SourcePart] = []
     general: dict[str, Any] = data.get("general") or {}
     datasets: list[dict[str, Any]] = data.get("datasets") or []
@@ -46,7 +46,7 @@ def _parts(ledger: Ledger, context: Context) -> list[SourcePart]:
 def _files(
     ledger: Ledger, context: Context
 ) -> tuple[str, tuple[MediaFile, ...], tuple[Rejected, ...], tuple[Any, ...]]:
-    """("clip" or "still", files, what is not used, what else to watch)."""
+    """Returns ("clip" or "still", files, rejected files, other watched files)."""
     keys = [f"{what}_{form}" for what in ("video", "image") for form in ("directory", "jsonl_file")]
     named = [key for key in keys if key in ledger]
     if len(named) != 1:
@@ -78,7 +78,7 @@ def _size(ledger: Ledger, context: Context) -> dict[str, int]:
 
 
 def _by_kind(ledger: Ledger, kind: str, context: Context) -> dict[str, Any]:
-    """Returns what musubi does with stills without a caption, and with clips whose frame rate nobody states."""
+    """Returns the settings by which stills without a caption, and clips without source_fps, are as in musubi."""
     if kind == "still":
         ledger.drop("source_fps", "stills have no rate")
         ledger.take("stills without a caption file are skipped")
@@ -106,7 +106,7 @@ def _common(ledger: Ledger) -> dict[str, Any]:
 
 
 def _frames(ledger: Ledger, kind: str) -> list[dict[str, Any]]:
-    """Settings of each part: its frame count, and which frames of a clip."""
+    """Returns the frame settings of each part."""
     mode = ledger.get("frame_extraction", str, "head")
     targets: list[Any] = ledger.get("target_frames", list, [1])
     stride, count = ledger.get("frame_stride", int, 10), ledger.get("frame_sample", int, 1)

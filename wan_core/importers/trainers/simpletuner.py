@@ -34,7 +34,7 @@ _WITHOUT = {
 
 
 def read_simpletuner(data: Sequence[Any], context: Context) -> list[SourcePart]:
-    """One part for each backend with clips or stills; the notes of the others go with the first."""
+    """Returns one part per backend with clips or stills; the first part has the notes about the other backends."""
     parts: list[SourcePart] = []
     aside: list[str] = []
     sections = [cast("dict[str, Any]", entry) for entry in data if isinstance(entry, dict)]
@@ -54,7 +54,7 @@ def read_simpletuner(data: Sequence[Any], context: Context) -> list[SourcePart]:
 
 
 def _not_used(ledger: Ledger) -> str:
-    """Returns why a backend holds no files to train on; empty when it does."""
+    """Returns why a backend has no files to train; "" if it has."""
     kind, place = ledger.get("dataset_type", str, "image"), ledger.get("type", str, "local")
     if ledger.get("disabled", bool, False) or ledger.get("disable", bool, False):
         return "it is disabled"
@@ -209,7 +209,7 @@ def _shuffle(ledger: Ledger) -> dict[str, Any]:
 def _conditioning(
     files: tuple[MediaFile, ...], ledger: Ledger, by_id: Mapping[str, dict[str, Any]], context: Context
 ) -> tuple[tuple[MediaFile, ...], tuple[Rejected, ...], dict[str, Path]]:
-    """Control files and masks of the backends that `conditioning_data` names."""
+    """Returns `files` with the control files and masks of the backends that `conditioning_data` names."""
     places: dict[str, str] = {}
     for name in ledger.texts("conditioning_data"):
         other = Ledger(f"{ledger.where}, {name!r:.60}", by_id.get(name, {}))

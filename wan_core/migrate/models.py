@@ -25,14 +25,29 @@ KINDS = {
         Kind("VACE-14B", "wan2.1_vace_14B_fp16.safetensors"),
         Kind("Fun-Control-1.3B", "wan2.1_fun_control_1.3B_bf16.safetensors", reads_clip=True),
         Kind("Fun-Control-14B", "wan2.1_fun_control_14B_bf16.safetensors", reads_clip=True),
+        Kind("Fun-Camera-1.3B", "wan2.1_fun_camera_v1.1_1.3B_bf16.safetensors", reads_clip=True),
+        Kind("Fun-Camera-14B", "wan2.1_fun_camera_v1.1_14B_bf16.safetensors", reads_clip=True),
+        Kind("SCAIL2-14B", "wan2.1_14B_SCAIL_2_fp16.safetensors", reads_clip=True),
+        Kind("Animate-14B", "wan2.2_animate_14B_bf16.safetensors", reads_clip=True),
+        Kind(
+            "Bernini-R",
+            "wan2.2_bernini_r_high_noise_fp8_scaled.safetensors",
+            "wan2.2_bernini_r_low_noise_fp8_scaled.safetensors",
+        ),
         Kind("T2V-A14B", "wan2.2_t2v_high_noise_14B_fp16.safetensors", "wan2.2_t2v_low_noise_14B_fp16.safetensors"),
         Kind("I2V-A14B", "wan2.2_i2v_high_noise_14B_fp16.safetensors", "wan2.2_i2v_low_noise_14B_fp16.safetensors"),
         Kind("TI2V-5B", "wan2.2_ti2v_5B_fp16.safetensors", vae=_VAE_22),
     )
 }
 _RULES = (
-    (r"s2v|animate|infinitetalk", ""),
-    (r"(2[._]2|a14b).*(fun|vace)|(fun|vace).*(2[._]2|a14b)", ""),
+    (r"bernini.*1\.3b|1\.3b.*bernini", ""),
+    (r"bernini", "Bernini-R"),
+    (r"scail.?2", "SCAIL2-14B"),
+    (r"scail", ""),
+    (r"animate", "Animate-14B"),
+    (r"(2[._]2|a14b).*(fun|vace|camera)|(fun|vace|camera).*(2[._]2|a14b)", ""),
+    (r"camera.*1\.3b|1\.3b.*camera", "Fun-Camera-1.3B"),
+    (r"camera", "Fun-Camera-14B"),
     (r"ti2v|(^|[^\d.])5b", "TI2V-5B"),
     (r"i2v.*(a14b|2[._]2)|(a14b|2[._]2|wan22).*i2v", "I2V-A14B"),
     (r"a14b|2[._]2.*14b|14b.*2[._]2|wan22.*14b", "T2V-A14B"),
@@ -46,14 +61,14 @@ _RULES = (
     (r"1\.3b|(^|_)1b", "T2V-1.3B"),
     (r"14b|wan", "T2V-14B"),
 )
-"""the first match applies"""
+"""the first match applies; "" is a model whose file name in ComfyUI is unknown"""
 _WEAK = ("I2V-14B-480P", "T2V-14B")
 """names with little information: a task may be more specific"""
 _NAMELESS = re.compile(
     r"(high|low)_noise_model|transformer(_2)?|diffusion_pytorch_model.*|(pytorch_)?model(-\d+-of-\d+)?\.safetensors"
 )
 """path parts of every model"""
-_SOUND = re.compile(r"(?:s2v|animate|infinitetalk)")
+_UNTRAINED = re.compile(r"s2v|infinitetalk|humo(?![a-z])|wan.?dancer|animate.?2(?!\d)")
 _TAKES_REPOSITORIES = ("ai-toolkit", "SimpleTuner")
 _OWNERS = frozenset(["wan-ai", "comfy-org", "alibaba-pai", "ai-toolkit", "kijai", "quantstack", "city96", "ostris"])
 """owners of the published weights, lower case"""
@@ -71,8 +86,8 @@ def kind_of(said: str) -> Kind | None:
     while len(parts) > 1 and _NAMELESS.fullmatch(parts[-1]):
         del parts[-1]
     words = "/".join(parts[-2:])
-    if _SOUND.search(words):
-        raise ConfigError(f"{said[:80]} is a model that is driven by sound or by a pose. It is not trained here.")
+    if _UNTRAINED.search(words):
+        raise ConfigError(f"{said[:80]} is a model that is driven by sound or Animate-2. It is not trained here.")
     name = next((name for pattern, name in _RULES if re.search(pattern, words)), "")
     return KINDS.get(name)
 

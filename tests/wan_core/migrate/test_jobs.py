@@ -17,6 +17,7 @@ from wan_core.importers import parse_document
 from wan_core.migrate import api_graph, canvas_graph, read_job
 from wan_core.migrate.graph import NODES
 from wan_core.migrate.learning import _TAKEN
+from wan_core.migrate.models import kind_of
 from wan_core.packages import version_of
 from wan_core.train import TrainConfig
 from wan_core.train.optimizer_classes import class_of
@@ -530,3 +531,29 @@ def test_a_job_of_ai_toolkits_page_has_no_unknown_key(tmp_path):
 def test_a_lokr_of_ai_toolkit_with_a_whole_matrix_has_one_here(tmp_path):
     lora = ai_toolkit(tmp_path, type="lokr", linear=32, linear_alpha=16, lokr_full_rank=True, lokr_factor=8).lora()
     assert (lora.kind, lora.rank, lora.alpha, lora.lokr_factor) == ("LoKr", 1024, 0, 8)
+
+
+@pytest.mark.parametrize(
+    ("said", "file"),
+    [
+        ("Wan-AI/Wan2.2-Animate-14B", "wan2.2_animate_14B_bf16.safetensors"),
+        ("zai-org/SCAIL-2", "wan2.1_14B_SCAIL_2_fp16.safetensors"),
+        ("zai-org/SCAIL-Preview", None),
+        ("ByteDance/Bernini-R", "wan2.2_bernini_r_high_noise_fp8_scaled.safetensors"),
+        ("ByteDance/Bernini-R-1.3B", None),
+        ("alibaba-pai/Wan2.1-Fun-V1.1-1.3B-Control-Camera", "wan2.1_fun_camera_v1.1_1.3B_bf16.safetensors"),
+        ("alibaba-pai/Wan2.1-Fun-V1.1-14B-Control-Camera", "wan2.1_fun_camera_v1.1_14B_bf16.safetensors"),
+        ("alibaba-pai/Wan2.2-Fun-A14B-Control-Camera", None),
+    ],
+)
+def test_models_with_further_inputs_are_known_by_their_repositories(said: str, file: str | None) -> None:
+    found = kind_of(said)
+    assert (found and found.file) == file
+
+
+@pytest.mark.parametrize(
+    "said", ["Wan2.2-S2V-14B", "bytedance/HuMo", "Wan-Dancer-14B", "Wan-Animate-2", "animate2_14b"]
+)
+def test_models_that_are_not_trained_are_refused_by_name(said: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        kind_of(said)

@@ -2,7 +2,8 @@
 
     python tests/tiny/peer_lora.py comfyui|diffusers CASES.safetensors LORA_FOLDER OUT.safetensors [COMFYUI TREE]
 
-CASES as in peer_forward.py; LORA_FOLDER holds `<case>.<label>.safetensors`. OUT gets `<case>.base` and
+CASES as in peer_forward.py; LORA_FOLDER holds `<case>.<label>.safetensors`, and for diffusers folders `<case>.<label>`
+as its pipelines or PEFT save them. OUT gets `<case>.base` and
 `<case>.<label>`, and with ComfyUI the weights of block 0 as `<case>.<label>.<name>`; printed is JSON: what the program
 said about keys, and how many weights each file changed.
 """
@@ -59,8 +60,14 @@ def apply_diffusers(model: Any, path: Path) -> int:
     from diffusers.loaders import WanLoraLoaderMixin
     from peft.tuners.lora import LoraLayer
 
-    found = WanLoraLoaderMixin.lora_state_dict(str(path.parent), weight_name=path.name)
-    WanLoraLoaderMixin.load_lora_into_transformer(found, model)
+    if (path / "adapter_config.json").is_file():
+        from peft import PeftModel
+
+        PeftModel.from_pretrained(model, str(path))
+    else:
+        file = {} if path.is_dir() else {"weight_name": path.name}
+        found = WanLoraLoaderMixin.lora_state_dict(str(path if path.is_dir() else path.parent), **file)
+        WanLoraLoaderMixin.load_lora_into_transformer(found, model)
     return sum(isinstance(module, LoraLayer) for module in model.modules())
 
 
@@ -77,10 +84,11 @@ def main(program: str, cases: str, folder: str, out: str, *tree: str) -> None:
             shape = json.loads(text)
             keys = [key for key in file.keys() if key.startswith(f"{name}.")]  # noqa: SIM118
             case = {key.removeprefix(f"{name}."): file.get_tensor(key) for key in keys}
-            for path in [None, *sorted(Path(folder).glob(f"{name}.*.safetensors"))]:
+            folders = [path for path in Path(folder).glob(f"{name}.*") if path.is_dir()]
+            for path in [None, *sorted(Path(folder).glob(f"{name}.*.safetensors")), *sorted(folders)]:
                 model = build(shape).eval()
                 model.load_state_dict(peer_forward.weights_for(model, case, rename), strict=True)
-                label = path.stem if path else f"{name}.base"
+                label = path.name.removesuffix(".safetensors") if path else f"{name}.base"
                 if path is not None:
                     changed[label] = apply(model, path)
                 found[label] = run(model, shape, case).contiguous()

@@ -64,9 +64,12 @@ def add_run_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     audit.add_argument("--timesteps", type=int, default=3, help="noise levels per clip")
     audit.add_argument("--alone", action="store_true", help="also float32 with each part lowered alone")
     export.add_argument("--step", type=int, help="saved step; default: the latest")
-    text = "as a diffusers pipeline saves it; plain LoRAs alone"
-    export.add_argument("--diffusers", action="store_true", help=text)
-    export.add_argument("--to", type=Path, help="target file; default: <run_name>.safetensors in the run directory")
+    folders = export.add_mutually_exclusive_group()
+    for layout, reader in (("diffusers", "load_lora_weights of its pipelines"), ("peft", "PeftModel.from_pretrained")):
+        text = f"a folder for {reader}; plain LoRAs alone"
+        folders.add_argument(f"--{layout}", dest="layout", action="store_const", const=layout, default="", help=text)
+    text = "target; default: <run_name>.safetensors, or the folder <run_name>_<diffusers or peft>, in the run directory"
+    export.add_argument("--to", type=Path, help=text)
     text = (
         "standard deviation of the mean in time, as a share of the run: 0.05 is the last steps, 0.28 nearly all alike"
     )
@@ -155,11 +158,15 @@ def _export(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
     from ..session.saving import export_lora
 
     directory = run_directory(options.run_path)
-    target = options.to or directory / f"{read_run(directory).run_name}.safetensors"
-    saved, files = export_lora(directory, options.step, target, diffusers=options.diffusers)
-    second = {"low_noise_file": files[1].name} if len(files) > 1 else {}
-    size = target.stat().st_size
-    print_json(out, {"version": 1, "step": saved.step, "file": target.name, **second, "size_bytes": size})
+    ending = f"_{options.layout}" if options.layout else ".safetensors"
+    target = options.to or directory / f"{read_run(directory).run_name}{ending}"
+    saved, files = export_lora(directory, options.step, target, layout=options.layout)
+    answer = {"version": 1, "step": saved.step, "file": target.name}
+    if options.layout:
+        answer |= {"files": [file.relative_to(target).as_posix() for file in files]}
+    elif len(files) > 1:
+        answer |= {"low_noise_file": files[1].name}
+    print_json(out, answer | {"size_bytes": files[0].stat().st_size})
     return ExitCode.DONE
 
 

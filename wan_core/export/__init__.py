@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from .folders import FOLDERS
 from .look import LoraLook, look_at_lora
-from .lora_file import LoraFile, diffusers_bytes, file_bytes, lora_metadata, trigger_phrase, workflow_metadata
+from .lora_file import LoraFile, file_bytes, lora_metadata, trigger_phrase, workflow_metadata
 from .published import publish_file, withdraw_file
 
 __all__ = [
+    "FOLDERS",
     "LoraFile",
     "LoraLook",
-    "diffusers_bytes",
     "file_bytes",
     "look_at_lora",
     "lora_metadata",

@@ -16,12 +16,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..checkpoint import TensorFile, WanVariant, read_header, to_diffusers, to_file
+from ..checkpoint import WanVariant, read_header, to_file
 from ..checkpoint.header import framed_header, header_end
 from ..errors import CheckpointError, ExportError, WanTrainerError
 from ..files import read_json
 from ..load import BaseWords
-from ..lora import FrozenLora, LoraConfig, read_lora
+from ..lora import FrozenLora, LoraConfig
 from ..precision import torch_dtype
 from .secrets import without_secrets
 
@@ -180,32 +180,3 @@ def workflow_metadata(directory: Path) -> dict[str, str]:
     text = json.dumps(graph, ensure_ascii=False, separators=(",", ":"))
     # A lone surrogate cannot be encoded in a header, so it is written as JSON escapes it.
     return {"workflow" if "nodes" in graph else "prompt": text.encode("utf-8", "backslashreplace").decode("utf-8")}
-
-
-def diffusers_bytes(file: Path) -> bytes:
-    """Returns a LoRA file of ours as diffusers saves it: `transformer.` and diffusers' module names, same metadata.
-
-    diffusers reads `transformer.` for either model of a pair (0.42, `load_into_transformer_2`), so each expert has its
-    own file. ExportError for a kind that diffusers cannot read.
-    """
-    from safetensors.torch import save
-
-    source, found = read_lora(file), dict[str, Tensor]()
-    with TensorFile(file, source.header) as tensors:
-        for module, parts in source.modules.items():
-            if parts.keys() - {"alpha"} != {"down", "up"}:
-                raise ExportError(
-                    f"{module} of this run is {source.unlike_a_pair(module) or source.kind(module)}, and diffusers "
-                    "reads plain LoRAs alone. Export it without --diffusers, for ComfyUI."
-                )
-            down, up = (tensors.read(parts[part]) for part in ("down", "up"))
-            scale = source.scale(module)
-            name = f"transformer.{to_diffusers(module)}"
-            # diffusers assumes a scale of 1, so B is scaled: by a power of two exactly, else in float32.
-            exact = math.frexp(scale)[0] == 0.5
-            found[f"{name}.lora_A.weight"] = down if exact else down.float()
-            found[f"{name}.lora_B.weight"] = up * scale if exact else up.float() * torch.tensor(scale)
-    said = source.header.metadata
-    if "ss_network_dim" in said:
-        said = {**said, "ss_network_alpha": said["ss_network_dim"]}  # the scale is in the matrices now
-    return ordered(save(found, {**said, "format": "pt"}))

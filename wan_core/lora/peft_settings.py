@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any, cast
 
-from ..checkpoint import CheckpointHeader
+from ..checkpoint import CheckpointHeader, to_diffusers
 from ..errors import CheckpointError
 
 _DIFFUSERS_ENTRY = "lora_adapter_metadata"
 _CONFIG_FILE = "adapter_config.json"
 _LARGEST_CONFIG = 1 << 20
+_NAME = re.compile(r"[\w.]+", re.ASCII)
 
 
-def declared_scale(header: CheckpointHeader, wrapping: str, rank: int) -> float:
-    """Returns the stated alpha / rank (/ sqrt(rank) for rsLoRA), else 1.
+def declared_scale(header: CheckpointHeader, wrapping: str, module: str, rank: int) -> float:
+    """Returns the stated alpha / rank (/ sqrt(rank) for rsLoRA) of a module, else 1.
 
     `rank`: of the module; 0 for a LoKr of two complete matrices, which PEFT scales by its requested rank.
     """
@@ -29,18 +31,34 @@ def declared_scale(header: CheckpointHeader, wrapping: str, rank: int) -> float:
     else:
         return 1.0
     alpha = settings.get("lora_alpha", settings.get("alpha"))  # PEFT's key for LoKr and LoHa
-    asked = settings.get("r")
-    of_modules = settings.get("alpha_pattern") or (not rank and settings.get("rank_pattern"))
-    rank = rank or (asked if type(asked) is int and asked > 0 else 0)
-    if alpha is None or not rank:
+    alpha = _of_module(settings, "alpha_pattern", module, alpha)
+    asked = rank or _of_module(settings, "rank_pattern", module, settings.get("r"))
+    if alpha is None or asked is None:
         return 1.0
-    if of_modules or type(alpha) not in (int, float) or not math.isfinite(alpha):
+    if not (_is_number(alpha) and _is_number(asked) and asked > 0):
         raise CheckpointError(
             f"{header.path.name} states lora_alpha {str(alpha)[:20]} and alpha_pattern "
-            f"{str(settings.get('alpha_pattern'))[:60]}; one finite number for all modules can be read. "
+            f"{str(settings.get('alpha_pattern'))[:60]}; finite numbers by names of modules can be read. "
             "Save that LoRA with alpha tensors, in ComfyUI's format."
         )
-    return alpha / math.sqrt(rank) if settings.get("use_rslora") else alpha / rank
+    return alpha / (math.sqrt(asked) if settings.get("use_rslora") else asked)
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+def _of_module(settings: dict[str, Any], pattern: str, module: str, usual: Any) -> Any:
+    """Returns the value of the first key that a module's name ends with, else `usual`; "" where a key is no name.
+
+    To PEFT keys are regular expressions; those of strangers are not compiled here.
+    """
+    given: Any = settings.get(pattern) or {}
+    if not isinstance(given, dict) or not all(_NAME.fullmatch(key) for key in cast("dict[str, Any]", given)):
+        return ""
+    names = (f".{module}", f".{to_diffusers(module)}")
+    known = cast("dict[str, Any]", given).items()
+    return next((own for key, own in known if any(name.endswith(f".{key}") for name in names)), usual)
 
 
 def _from_metadata(header: CheckpointHeader, wrapping: str) -> dict[str, Any]:

@@ -119,7 +119,7 @@ class LoraSource:
         """Returns the factor its trainer applies: alpha / rank, or the scale PEFT states, else 1 as in ComfyUI."""
         rank, alpha = self.rank(module), self.alpha(module)
         if alpha is None:
-            return declared_scale(self.header, self.keys[0].wrapping, rank)
+            return declared_scale(self.header, self.keys[0].wrapping, module, rank)
         return scale_of(alpha, rank)
 
     def change(self, module: str) -> Change:

@@ -20,7 +20,7 @@ from ..cache import synthetic_mark
 from ..control import Control
 from ..errors import RESUME, CheckpointError, Stopped, failure
 from ..events import CheckpointSaved
-from ..export import LoraFile, LoraLook, diffusers_bytes, look_at_lora, lora_metadata, workflow_metadata
+from ..export import FOLDERS, LoraFile, LoraLook, look_at_lora, lora_metadata, workflow_metadata
 from ..files import DISK_FULL, FileError, atomic_write_bytes, clean_partials, is_held, own_folder, size_text
 from ..job.checks import check_adapters
 from ..job.config import RunStatus, write_status
@@ -240,12 +240,11 @@ class Saver:
         return file.to_bytes()
 
 
-def export_lora(
-    directory: Path, step: int | None, target: Path, *, diffusers: bool = False
-) -> tuple[SavedStep, list[Path]]:
+def export_lora(directory: Path, step: int | None, target: Path, *, layout: str = "") -> tuple[SavedStep, list[Path]]:
     """Copy the LoRA of a saved step (None: the latest) to `target` atomically; of a pair both, in two files.
 
-    `diffusers`: in the layout of its pipelines; ExportError for kinds other than LoRA. Returns the step and the files.
+    `layout`: a key of `FOLDERS`; `target` is then a folder, of a pair with a folder for each expert. ExportError for
+    kinds that the layout does not have. Returns the step and the files.
     """
     store = SaveStore(directory)
     saved = store.latest() if step is None else store.read(step)
@@ -254,11 +253,18 @@ def export_lora(
         intact = [str(other) for other in store.steps() if step is not None and store.read(other)]
         fix = f"Choose one of: {', '.join(intact)}." if intact else "Train it first, at least to its first saved step."
         raise CheckpointError(f"Run {directory.name} has no intact saved step{requested}. {fix}")
-    files = {target: saved.lora_file}
-    if (low := saved.low_noise_lora_file) is not None:
-        files[_of_low_noise(target)] = low
-    for name, source in files.items():
-        atomic_write_bytes(name, diffusers_bytes(source) if diffusers else source.read_bytes())
+    if layout:
+        files = {
+            target / expert / name: data
+            for expert, source in saved.loras.items()
+            for name, data in FOLDERS[layout](source).items()
+        }
+    else:
+        files = {target: saved.lora_file.read_bytes()}
+        if (low := saved.low_noise_lora_file) is not None:
+            files[_of_low_noise(target)] = low.read_bytes()
+    for name, data in files.items():
+        atomic_write_bytes(name, data, target.parent if layout else None)
     return saved, list(files)
 
 

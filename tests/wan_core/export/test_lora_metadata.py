@@ -20,7 +20,7 @@ from tests.support.sessions import train_here
 from tests.support.tiny_run import TINY, make_run
 from wan_core.cache import LatentCache
 from wan_core.dataset import Dataset, DatasetConfig, ScanResult
-from wan_core.export import LoraFile, diffusers_bytes, file_bytes
+from wan_core.export import FOLDERS, LoraFile, file_bytes
 from wan_core.load import base_words, inspect_model
 from wan_core.lora import exported, inject_lora, parts_in_file
 from wan_core.model import WanTransformer, model_without_values
@@ -109,9 +109,9 @@ def test_a_file_for_diffusers_says_the_same_of_itself(tmp_path: Path) -> None:
     inject_lora(model, KINDS["LoRA"], seed=0)
     ours = tmp_path / "ours.safetensors"
     ours.write_bytes(LoraFile(exported(model), "bf16", said | {"ss_network_alpha": "3.0"}).to_bytes())
-    theirs = diffusers_bytes(ours)
-    assert theirs == diffusers_bytes(ours)
-    (tmp_path / "theirs.safetensors").write_bytes(theirs)
+    theirs = FOLDERS["diffusers"](ours)
+    assert theirs == FOLDERS["diffusers"](ours)
+    (tmp_path / "theirs.safetensors").write_bytes(theirs["pytorch_lora_weights.safetensors"])
     with safe_open(tmp_path / "theirs.safetensors", "pt") as file:
         assert file.metadata() == {**said, "ss_network_alpha": "4", "format": "pt"}
 

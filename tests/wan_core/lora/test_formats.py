@@ -25,6 +25,7 @@ from tests.support.lora_formats import (
     write_format,
     write_lycoris,
 )
+from wan_core.errors import CheckpointError
 from wan_core.lora import LoraConfig, describe_lora, inject_lora, read_lora, start_from
 from wan_core.model import WanTransformer
 
@@ -141,6 +142,23 @@ def test_the_alpha_that_peft_keeps_beside_the_weights_is_heard(
         (tmp_path / where).write_text(json.dumps(settings))
     model, inputs, _ = started(tmp_path / "peft.safetensors", rank=RANK)
     assert difference(model, inputs, "", f"PEFT alpha in {where}") < TOLERANCE
+
+
+def test_ranks_and_alphas_of_modules_are_read_by_name_and_never_as_expressions(tmp_path: Path) -> None:
+    settings = {"r": RANK, "lora_alpha": 8.0, "alpha_pattern": {"attn1.to_q": 2.0, "blocks.1.ffn.net.2": 16}}
+    tensors = {}
+    for module, down, up in pairs():
+        tensors[f"base_model.model.{MODULES[module]}.lora_A.weight"] = down
+        tensors[f"base_model.model.{MODULES[module]}.lora_B.weight"] = up
+    save_file(tensors, tmp_path / "adapter_model.safetensors")
+    (tmp_path / "adapter_config.json").write_text(json.dumps(settings))
+    source = read_lora(tmp_path / "adapter_model.safetensors")
+    scales = {module: source.scale(module) for module in source.modules}
+    others = {"blocks.0.self_attn.q": 0.5, "blocks.1.self_attn.q": 0.5, "blocks.1.ffn.2": 4.0}
+    assert scales == dict.fromkeys(scales, 2.0) | others
+    (tmp_path / "adapter_config.json").write_text(json.dumps(settings | {"alpha_pattern": {"(a+)+$": 2.0}}))
+    with pytest.raises(CheckpointError, match=r"finite numbers by names of modules can be read"):
+        source.scale("blocks.0.ffn.0")
 
 
 @pytest.mark.parametrize("name", FORMATS)

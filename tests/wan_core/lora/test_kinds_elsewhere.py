@@ -17,8 +17,8 @@ from tests.support.forked import RunScript
 from tests.wan_core.export.test_readers import SHAPES, inputs_of, random_model, run
 from tests.wan_core.lora.test_kinds import by_peft
 from wan_core.errors import ExportError
-from wan_core.export import LoraFile, diffusers_bytes, look_at_lora
-from wan_core.lora import adapters_of, exported, inject_lora, read_lora
+from wan_core.export import FOLDERS, LoraFile, look_at_lora
+from wan_core.lora import adapters_of, exported, inject_lora, read_lora, start_from
 from wan_core.lora.linear_adapter import LinearAdapter
 from wan_core.model import WanTransformer
 
@@ -106,19 +106,43 @@ def test_comfyui_knows_every_key_and_computes_what_peft_does(
     assert whole < MODEL_LIMIT
 
 
-def test_diffusers_makes_the_same_of_an_rslora(trial: Trial, tmp_path: Path, peer_script: RunScript) -> None:
+def test_diffusers_and_peft_load_the_folders_of_an_export_as_they_do_the_file(
+    trial: Trial, tmp_path: Path, peer_script: RunScript
+) -> None:
     file = trial.path("rsLoRA")
     (tmp_path / file.name).write_bytes(file.read_bytes())
-    exported = tmp_path / f"{file.stem}-exported.safetensors"
-    exported.write_bytes(diffusers_bytes(file))
-    assert all(name.startswith("transformer.blocks.") for name in load_file(exported))
+    for layout, folder_of in FOLDERS.items():
+        (tmp_path / f"t2v.{layout}").mkdir()
+        for name, data in folder_of(file).items():
+            (tmp_path / f"t2v.{layout}" / name).write_bytes(data)
+        with pytest.raises(ExportError, match=r"is a DoRA.*reads plain LoRAs alone"):
+            folder_of(trial.path("DoRA"))
     out = tmp_path / "out.tensors"
     found, report = answer(peer_script(SCRIPT, "diffusers", str(trial.cases), str(tmp_path), str(out)), out)
-    assert report == {"said": [], "changed": {file.stem: 20, exported.stem: 20}}
-    for label in (file.stem, exported.stem):
+    labels = (file.stem, "t2v.diffusers", "t2v.peft")
+    assert report == {"said": [], "changed": dict.fromkeys(labels, 20)}
+    for label in labels:
         assert float((trial.ours["rsLoRA"] - found[label]).abs().max()) < MODEL_LIMIT
-    with pytest.raises(ExportError, match=r"is a DoRA.*, and diffusers reads plain LoRAs alone"):
-        diffusers_bytes(trial.path("DoRA"))
+        assert float((found[file.stem] - found[label]).abs().max()) < 1e-6 * float(found[label].abs().max())
+
+
+@pytest.mark.parametrize("name", ["diffusers/pytorch_lora_weights.safetensors", "peft/adapter_model.safetensors"])
+def test_a_run_starts_from_a_folder_of_an_export_as_from_the_file(name: str, trial: Trial, tmp_path: Path) -> None:
+    config = replace(FILES["rsLoRA"], rank_patterns=(r"blocks\.0\.ffn\.\d = 3, 7",))
+    model = WanTransformer(SHAPES["t2v"])
+    inject_lora(model, config, seed=5)
+    filled(model, 0.15)
+    ours = tmp_path / "ours.safetensors"
+    ours.write_bytes(LoraFile(parts=exported(model), dtype="fp32", metadata={}).to_bytes())
+    layout, _, leaf = name.partition("/")
+    for written, data in FOLDERS[layout](ours).items():
+        (tmp_path / written).write_bytes(data)
+    assert start_from(model, read_lora(tmp_path / leaf), config) == 0
+    theirs, source = exported(model), read_lora(ours)
+    for module in source.modules:
+        down, up, alpha = (theirs[f"{module}.{part}"] for part in ("lora_A.weight", "lora_B.weight", "alpha"))
+        again = float(alpha) / len(down) * up @ down
+        assert float((again - source.change(module).delta()).abs().max()) < 1e-6
 
 
 def musubis_name(key: str) -> str:

@@ -260,3 +260,11 @@ def test_both_loras_of_a_pair_are_exported_each_to_a_file(tmp_path: Path) -> Non
             _, files = export_lora(run.directory, None, tmp_path / first)
         assert [file.name for file in files] == [first, second]
         assert all(file.read_bytes() == saved.lora_file.read_bytes() for file in files)
+    pair = replace(pair, progress={"expert_steps": [1, 1]})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SaveStore, "latest", lambda _self: pair)
+        _, files = export_lora(run.directory, None, tmp_path / "w", layout="peft")
+    found = [file.relative_to(tmp_path / "w").as_posix() for file in files]
+    names = ("adapter_config.json", "adapter_model.safetensors")
+    assert found == [f"{expert}/{name}" for expert in ("high_noise", "low_noise") for name in names]
+    assert all(file.is_file() for file in files)

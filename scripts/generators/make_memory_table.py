@@ -34,7 +34,8 @@ RAM_AND_HOURS_OF = 16
 """GB of the card of the last two columns"""
 STEPS = 1500
 """steps of a run, as in the templates"""
-SPOT_CHECKS = (("Wan 2.1 T2V-1.3B", 33, 12), ("Wan 2.2 A14B expert, fp8", 33, 16))
+SPOT_CHECKS = (("Wan 2.1 T2V-1.3B", 33, 16), ("Wan 2.2 A14B expert, fp8", 33, 16))
+"""model, frames, card: the card of the last two columns, whose plan is needed for these anyway"""
 
 
 class Model(NamedTuple):

@@ -6,6 +6,7 @@ import importlib
 import json
 import sys
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -181,19 +182,26 @@ def write_int8(path: Path, whole: Weights, *, rows: bool = True, group: int = 0,
 
 def write_codes(path: Path, whole: Weights, *, bits: int = 4, levels: bool = True, group: int = 256) -> dict[str, Any]:
     """asym_w4a8_int8 as ComfyUI's kernel library makes it, with a table of levels or without; its float32 values."""
-    pack, unpack = kitchen("quantize_w4a8_int8_weight", "dequantize_w4a8_int8_weight", of="w4a8_int8")
     stored, expected = cast(whole, torch.bfloat16), {}
     words = {"format": "asym_w4a8_int8", "group_size": 16, "convrot_groupsize": group}
     for name in block_linears(whole):
-        codes, scales, rows, correction, table = pack(whole[name], 16, group, bits=bits, codebook=levels)
-        assert correction is None
+        codes, scales, rows, table, expected[name] = _codes(whole[name], bits, levels, group)
         assert (table is not None) == (levels and bits == 4)
-        expected[name] = unpack(codes, scales, rows, table, None, 16, group, torch.float32)
         stored |= {name: codes, f"{name}_s_rel": scales, f"{name}_s_channel": rows, _format_of(name): said(words)}
         if table is not None:
             stored[f"{name}_codebook"] = table.clone()
     save_file(stored, path)
     return expected
+
+
+@lru_cache
+def _codes(weight: Tensor, bits: int, levels: bool, group: int) -> tuple[Any, ...]:
+    """(codes, scales, scales of rows, table or None, float32 values) of one weight. Kept: the library searches for a
+    quarter of a second for those of one model."""
+    pack, unpack = kitchen("quantize_w4a8_int8_weight", "dequantize_w4a8_int8_weight", of="w4a8_int8")
+    codes, scales, rows, correction, table = pack(weight, 16, group, bits=bits, codebook=levels)
+    assert correction is None
+    return codes, scales, rows, table, unpack(codes, scales, rows, table, None, 16, group, torch.float32)
 
 
 def integers(weight: Tensor, *, rows: bool = True, group: int = 0, bits: int = 8) -> tuple[Tensor, Tensor, Tensor]:

@@ -17,7 +17,6 @@ from wan_core.video import VideoProcess
 
 INSTALLED = "installed"
 OLDEST, NEWEST = "17.1.0", "19.0.2"
-VERSIONS = (INSTALLED, OLDEST, NEWEST)
 
 
 class VideoProcessOn(VideoProcess):

@@ -67,7 +67,7 @@ def trained(server: ForkServer, run: TinyRun, first: str = "") -> tuple[bytes, b
 
 
 def final(run: TinyRun) -> tuple[bytes, bytes]:
-    folder = run.directory / "saves" / f"step-{SETTINGS.steps:06d}"
+    folder = run.directory / "saves" / f"step-{run.config.train.steps:06d}"
     return (folder / "lora.safetensors").read_bytes(), (folder / "state.safetensors").read_bytes()
 
 
@@ -125,7 +125,8 @@ def measured(server: ForkServer, run: TinyRun, first: str = "") -> tuple[int, in
 def test_two_ranks_hold_resting_weights_once_and_train_the_same_to_the_last_bit(
     server: ForkServer, tmp_path: Path
 ) -> None:
-    runs = {name: make_run(tmp_path / name, train=SETTINGS, shape=WIDE, plan=TWO_RANKS) for name in ("once", "twice")}
+    short = replace(SETTINGS, steps=3, save_every_n_steps=3)
+    runs = {name: make_run(tmp_path / name, train=short, shape=WIDE, plan=TWO_RANKS) for name in ("once", "twice")}
     once, shared = measured(server, runs["once"])
     twice, none = measured(server, runs["twice"], PRIVATE)
     resting = 2 * linears(WIDE)

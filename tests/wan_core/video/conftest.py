@@ -6,13 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.pyavs import VERSIONS, video_on
+from tests.support.pyavs import INSTALLED, NEWEST, OLDEST, video_on
 from wan_core.video import VideoProcess
 
 
-@pytest.fixture(scope="module", params=VERSIONS)
+@pytest.fixture(scope="module", params=[pytest.param(INSTALLED, marks=pytest.mark.soak), OLDEST, NEWEST])
 def video(request: pytest.FixtureRequest) -> Iterator[VideoProcess]:
-    """A running child; the same tests pass on the oldest, the installed and the newest PyAV."""
+    """A running child; the same tests pass on the oldest, the installed and the newest PyAV. The tests of other rooms
+    read clips with the installed one."""
     with video_on(request.param) as process:
         yield process
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from environment import OTHER_FRONTEND, ROOT
 from frontend_plugin import frontend_of
 
@@ -35,6 +36,7 @@ def test_plain(frontend):
 """
 
 
+@pytest.mark.soak
 def test_every_frontend_runs_in_one_process_and_each_has_its_own(tmp_path: Path) -> None:
     for name in ("test_first.py", "test_second.py"):
         (tmp_path / name).write_text(TESTS, encoding="utf-8")

@@ -35,6 +35,7 @@ def test_notes_its_process(number{asks}):
 """
 
 
+@pytest.mark.soak
 @pytest.mark.lasts(1.5)
 def test_files_that_share_a_comfyui_run_in_one_process_and_each_file_in_one(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text("import pytest\n" + ASKS, encoding="utf-8")

@@ -15,6 +15,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,25 @@ BOUNDS = """ids => {
 may be higher than it says"""
 
 
+FEWER_FRAMES = """(() => {
+  const frame = window.requestAnimationFrame.bind(window), waiting = new Map();
+  let last = 0, due = 0, still = false;
+  const draw = now => {
+    due = 0;
+    for (const [id, callback] of still ? [] : [...waiting]) {
+      if (!waiting.delete(id)) continue;  // cancelled by one before it
+      try { callback(now); } catch (error) { reportError(error); }
+    }
+  };
+  const plan = () => { if (waiting.size && !still) due ||= setTimeout(() => frame(draw), 30); };
+  window.requestAnimationFrame = callback => { waiting.set(++last, callback); plan(); return last; };
+  window.cancelAnimationFrame = id => { waiting.delete(id); };
+  window.drawFrames = on => { still = !on; plan(); };
+})()"""
+"""Some 25 frames a second in place of 60, and none after `drawFrames(false)`: a page that waits draws itself all the
+time, in software, and a page behind another one as well."""
+
+
 class Canvas:
     """One page with the app ready."""
 
@@ -63,6 +83,8 @@ class Canvas:
         self.shots = shots
         self.vue = False
         """how the page draws nodes: as `canvas` and new pages begin"""
+        # Playwright's own default is each frame, which makes the page draw one.
+        page.wait_for_function = partial(page.wait_for_function, polling=100)
         page.on("pageerror", lambda error: self.problems.append(f"page error: {error}"))
         page.on("console", self._listen)
 
@@ -110,6 +132,10 @@ class Canvas:
             })""",
             most_ms,
         )
+
+    def draws(self, on: bool) -> None:
+        """Whether the page draws frames; a reload turns them on."""
+        self.script("on => window.drawFrames(on)", on)
 
     def load(self, workflow: dict[str, Any]) -> None:
         """Load a canvas (UI format) workflow."""
@@ -303,6 +329,13 @@ def tiny_canvas(workflow: dict[str, Any], **changes: dict[str, Any]) -> dict[str
     return out
 
 
+def lora_with(metadata: dict[str, str], **tensors: Any) -> bytes:
+    """Returns a safetensors file of four bytes, or with a header as it stands."""
+    header = {"__metadata__": metadata, "x": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}, **tensors}
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + b"\0\0\0\0"
+
+
 @pytest.fixture(scope="session")
 def smoke(workflows: dict[str, Any]) -> dict[str, Any]:
     """The smoke graph, ready to run here, and shorter."""
@@ -368,6 +401,7 @@ def canvas_context(chromium: Any, canvas_server: ComfyServer) -> Iterator[Any]:
     context.add_init_script(
         "if (!sessionStorage.getItem('opened')) { localStorage.clear(); sessionStorage.setItem('opened', '1'); }"
     )
+    context.add_init_script(FEWER_FRAMES)
     yield context
     context.close()
 
@@ -410,9 +444,14 @@ class Pages:
     def take(self, vue: bool) -> Canvas:
         """The page that draws nodes so: in front, an empty graph, no side tab, no message and no card remembered."""
         self._server.setting("Comfy.VueNodes.Enabled", vue)  # a reload reads it
+        for other in self._open.values():
+            if other.vue is not vue:
+                other.script(FORGET)  # its clips would play on
+                other.draws(False)
         if vue in self._open:
             page = self._open[vue]
-            page.page.bring_to_front()  # a page that nobody sees draws nothing
+            page.page.bring_to_front()
+            page.draws(True)
         else:
             page = self._open[vue] = Canvas(self._context.new_page(), self._server, self._shots)
             page.vue = vue
@@ -420,6 +459,12 @@ class Pages:
         page.script(FORGET)  # a new page has the graph that the page itself begins with
         page.problems.clear()
         return page
+
+    def take_both(self) -> tuple[Canvas, Canvas]:
+        """The page that LiteGraph draws and the one with Vue nodes, which is in front. Both draw."""
+        plain, vue = self.take(vue=False), self.take(vue=True)
+        plain.draws(True)
+        return plain, vue
 
     def drop(self, page: Canvas) -> None:
         """Close a page; the next that asks for its kind gets a new one."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
-
-from environment import CACHE
 
 from tests.browser.runs_on_page import Runs, whole_run
 from wan_core.parallel.schedule import pipelined
@@ -119,9 +118,9 @@ TOO_LARGE = {
 """what every training is answered to take"""
 
 
-def finished_runs(canvas: Any, workflows: Iterable[dict[str, Any]]) -> Runs:
+def finished_runs(canvas: Any, workflows: Iterable[dict[str, Any]], clip: Path | None = None) -> Runs:
     """The runs the trainers of these graphs lead to are over, with saves, previews and the memory of two devices."""
-    runs = Runs(CACHE / "clips" / "carphone.mp4")
+    runs = Runs(clip)
     memory = {f"cuda:{n}": {"now": 9 * GIB, "peak": 11 * GIB, "predicted": 12 * GIB} for n in range(2)}
     for node in (node for workflow in workflows for node in workflow["nodes"]):
         if node["type"] == "TrainLoRA":

@@ -302,7 +302,7 @@ def test_the_split_and_its_cards(bare: Any, workflows: dict[str, Any]) -> None:
         bare.server.setting("Comfy.ColorPalette", palette)
         bare.open()
         workflow = tiny_canvas(workflows["06_two_gpus_fp8"], SplitAcrossGPUs={"mode": TWO_CARDS["mode"]})
-        runs = finished_runs(bare, [workflow])
+        runs = finished_runs(bare, [workflow], CACHE / "clips" / "carphone.mp4")
         bare.page.route("**/wan_trainer/plan", lambda route: route.fulfill(json={**FITS_TWO, "cards": TWO_CARDS}))
         bare.load(workflow)
         shows(bare.page.locator('.wan-card[data-card="split"]'), TWO_CARDS["reason"])

@@ -5,13 +5,25 @@ from __future__ import annotations
 import json
 import math
 import re
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from tests.support.odd_videos import grey, write_clip
 from wan_core.words import with_sentences
 
 PAGE_LINES = 5000
+
+
+@cache
+def calm_clip() -> bytes:
+    """Ten seconds of 176 x 144 in 20 frames: what plays in a page is drawn in software, frame by frame."""
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "calm.mp4"
+        write_clip(file, grey(width=176, height=144), fps=2)
+        return file.read_bytes()
 
 
 def step_line(step: int, steps: int, **facts: Any) -> dict[str, Any]:
@@ -56,9 +68,9 @@ def whole_run(last: int, steps: int, save_every: int) -> list[dict[str, Any]]:
 
 
 class Runs:
-    """The routes, answered from `lines` and `summaries`, which a test may change at any time."""
+    """The routes, answered from `lines` and `summaries`, which a test may change at any time. Previews are `clip`."""
 
-    def __init__(self, clip: Path) -> None:
+    def __init__(self, clip: Path | None = None) -> None:
         self.lines: dict[str, list[dict[str, Any]]] = {}
         self.summaries: dict[str, dict[str, Any]] = {}
         self.workflows: dict[str, Any] = {}
@@ -68,7 +80,7 @@ class Runs:
         self._open: list[Any] = []
         self.log = "".join(f"step {n}/150{f'  {n} of its rows' * (n % 4) * 5}\n" for n in range(40, 64))
         self.log += "step 64/150  loss 0.4711"
-        self._clip = clip.read_bytes()
+        self._clip = clip.read_bytes() if clip else calm_clip()
 
     def add(self, run: str, lines: list[dict[str, Any]], **facts: Any) -> None:
         """A run with those lines; what its summary says follows from them."""

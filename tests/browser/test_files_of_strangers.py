@@ -21,7 +21,7 @@ from comfy_server import ComfyServer
 from environment import CACHE, OTHER_FRONTEND
 from world import tiny_graph
 
-from tests.browser.conftest import Canvas
+from tests.browser.conftest import Canvas, lora_with
 
 pytestmark = [pytest.mark.browser, pytest.mark.soak]
 
@@ -130,13 +130,6 @@ def hostile_graphs(shipped: dict[str, Any]) -> dict[str, Any]:
         "folder elsewhere": graph(WanVideoDataset={"folder": "../../../../etc"}),
         "address as a file": graph(WanVideoDataset={"folder": "//evil.invalid/share"}),
     }
-
-
-def lora_with(metadata: dict[str, str], **tensors: Any) -> bytes:
-    """Returns a safetensors file of four bytes, or with a header as it stands."""
-    header = {"__metadata__": metadata, "x": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}, **tensors}
-    text = json.dumps(header).encode()
-    return len(text).to_bytes(8, "little") + text + b"\0\0\0\0"
 
 
 def hostile_loras(graphs: dict[str, Any], canvas: Canvas) -> dict[str, bytes]:

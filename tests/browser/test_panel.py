@@ -84,7 +84,7 @@ STORM = f"""async lines => {{
 
 def made_up_runs(canvas: Canvas) -> Runs:
     """The routes of the page, answered by the test; one run trains in node 7, others have ended."""
-    runs = Runs(CACHE / "clips" / "carphone.mp4")
+    runs = Runs()
     runs.add("other", whole_run(90, 90, 30), state="done")
     runs.add("smoke_test", whole_run(64, 150, 10), live=True, state="running", node="7")
     runs.serve(canvas.page)
@@ -558,7 +558,7 @@ def test_the_tab_compares_opens_copies_resumes_and_asks_before_it_deletes(canvas
 
 def sweep(page: Any, count: int) -> Runs:
     """That many runs of sweeps, of which only the list knows anything."""
-    runs, lines = Runs(CACHE / "clips" / "carphone.mp4"), whole_run(90, 90, 30)
+    runs, lines = Runs(), whole_run(90, 90, 30)
     for number in range(count):
         settings = {"rank": (8, 16, 32)[number % 3], "learning_rate": (5e-5, 1e-4)[number % 2], "seed": number // 6}
         name = "_".join([f"fox{number // 60}", *(f"{key}_{value:g}" for key, value in settings.items())])
@@ -581,7 +581,7 @@ def test_an_empty_tab_says_what_will_stand_there_and_how_to_begin(shared: Canvas
     """Also after it was read again; and the button of cached clips is there where some are."""
     page = shared.page
     page.bring_to_front()
-    runs, room = Runs(CACHE / "clips" / "carphone.mp4"), {"version": 1, "bytes": 0, "spare": 0}
+    runs, room = Runs(), {"version": 1, "bytes": 0, "spare": 0}
     runs.serve(page)
     page.route("**/wan_trainer/cache", lambda route: route.fulfill(json=room))
     if not page.locator(".wan-runs").is_visible():

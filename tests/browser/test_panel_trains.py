@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from environment import OTHER_FRONTEND
 
-from tests.browser.conftest import PATIENCE_MS, Canvas, tiny_canvas
+from tests.browser.conftest import PATIENCE_MS, Canvas, Pages, tiny_canvas
 from tests.browser.test_panel import TAB
 from tests.support.preforked import PreforkedEngine
 
@@ -68,11 +68,12 @@ def wait_for_points(canvas: Any, count: int, timeout_s: float = 300) -> None:
     canvas.page.wait_for_function(f"n => ({POINTS})() >= n", arg=count, timeout=timeout_s * 1000)
 
 
-@pytest.fixture(autouse=True)
-def nothing_left_running(canvas: Any) -> Iterator[None]:
-    """A failed test leaves no worker to the next."""
-    yield
-    canvas.script("() => fetch('/interrupt', { method: 'POST' }).then(answer => answer.status)")
+@pytest.fixture
+def both(pages: Pages) -> Iterator[tuple[Canvas, Canvas]]:
+    """Two pages of one server; the second draws nodes with Vue. A failed test leaves no worker to the next."""
+    taken = pages.take_both()
+    yield taken
+    taken[0].script("() => fetch('/interrupt', { method: 'POST' }).then(answer => answer.status)")
 
 
 @pytest.fixture
@@ -83,17 +84,6 @@ def slow_engine(preforked: PreforkedEngine | None) -> Iterator[None]:
     yield
     if preforked:
         preforked.slow.unlink()
-
-
-@pytest.fixture
-def vue(canvas_context: Any, canvas: Any) -> Iterator[Any]:
-    """A second page of the same server, which draws nodes with Vue. The first keeps drawing on the canvas."""
-    canvas.server.setting("Comfy.VueNodes.Enabled", True)
-    page = Canvas(canvas_context.new_page(), canvas.server, canvas.shots)
-    try:
-        yield page.open()
-    finally:
-        page.page.close()
 
 
 def press(canvas: Any, name: str) -> None:
@@ -126,9 +116,10 @@ def ended(canvas: Any) -> None:
 @pytest.mark.parametrize("restarts", [False, pytest.param(True, marks=pytest.mark.soak)], ids=["", "restart"])
 @pytest.mark.parametrize("frontend", [pytest.param("shipped", marks=pytest.mark.soak), OTHER_FRONTEND], indirect=True)
 def test_a_run_is_stopped_reloaded_resumed_and_watched_by_a_page_of_each_kind(
-    canvas: Any, vue: Any, workflows: dict[str, Any], restarts: bool
+    both: tuple[Canvas, Canvas], workflows: dict[str, Any], restarts: bool
 ) -> None:
-    pages, run = (canvas, vue), "watched_on" if restarts else "panel"
+    pages, run = both, "watched_on" if restarts else "panel"
+    canvas, vue = both
     facts = {"run_name": run, "steps": STEPS, "save_every_n_steps": STEPS, "preview_every_n_steps": STEPS}
     uncached = {"trigger_word": run}  # no test before has encoded these captions, so each chip has a time to show
     for page in pages:

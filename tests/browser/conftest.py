@@ -423,13 +423,14 @@ def canvas(
 
 
 # The shipped frontend keeps some of what it says over its Run button until somebody takes it away.
-FORGET = """() => {
+FORGET = """async () => {
   (window.app.rootGraph ?? window.app.graph).clear();
   sessionStorage.removeItem("wan_trainer.cards");
   localStorage.removeItem("WanTrainer.Panel.details");
   const side = window.app.extensionManager.sidebarTab;
   if (side.activeSidebarTabId) side.toggleSidebarTab(side.activeSidebarTabId);
   window.app.extensionManager.toast.removeAll?.();
+  await window.app.api.fetchApi("/wan_trainer/runs");  // what the graph has requested before is answered
 }"""
 
 

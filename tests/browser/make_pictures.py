@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from environment import CACHE
 from PIL import Image
 from shapeworld.comfy_graphs import MODELS, SAMPLING, VAE, Recipe, dataset_inputs, train_inputs
 from shapeworld.concept import load_concept

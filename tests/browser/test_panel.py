@@ -338,6 +338,8 @@ def spanish(canvas_server: Any) -> Iterator[None]:
         canvas_server.setting(name, value)
 
 
+# The shipped frontend is Japanese in test_japanese_page.py.
+@pytest.mark.parametrize("frontend", [pytest.param("shipped", marks=pytest.mark.soak), OTHER_FRONTEND], indirect=True)
 @pytest.mark.usefixtures("spanish")  # first: the page asks for its language once
 def test_the_page_speaks_its_language_and_follows_its_settings(canvas: Any, smoke: dict[str, Any]) -> None:
     """And says in it what a run is refused for, in the panel of the node."""

@@ -94,3 +94,19 @@ def test_advanced_inputs_are_shown_on_request_or_where_they_are_changed(pages: P
     assert abs(canvas.script(f"() => {DATASET}.size[1]") - high) < 5, "a workflow opens as it was saved"
     assert canvas.to_prompt()["1"]["inputs"] == {**before, "recursive": True}
     assert canvas.our_problems == []
+
+
+def test_one_strength_is_named_as_in_core_and_saved_under_its_id(pages: Pages) -> None:
+    canvas = pages.take(vue=False)
+    label = canvas.script("""() => {
+      const node = window.LiteGraph.createNode("ApplyWanLoRA");
+      window.app.graph.add(node);
+      const widget = node.widgets.find(w => w.name === "strength_high_noise");
+      widget.value = 0.5;
+      return widget.label;
+    }""")
+    assert label == "strength_model"
+    canvas.script("async () => { await window.app.loadGraphData(window.app.graph.serialize()); }")
+    (saved,) = canvas.to_prompt().values()
+    assert saved["inputs"]["strength_high_noise"] == 0.5
+    assert "strength_model" not in saved["inputs"]

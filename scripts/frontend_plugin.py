@@ -10,13 +10,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from environment import OTHER_FRONTEND
 from xdist.scheduler.loadscope import LoadScopeScheduling
+
+FRONTENDS = ("shipped", OTHER_FRONTEND)
 
 
 def frontend_of(nodeid: str) -> str:
-    """The first parameter of a test's name: `1.58.1` of `test_x[1.58.1-vue]`. Without one, the whole name."""
-    parameters = nodeid.rpartition("[")[2] if nodeid.endswith("]") else nodeid
-    return parameters.removesuffix("]").partition("-")[0]
+    """The frontend among the parameters of a test's name: `1.58.1` of `test_x[1.58.1-vue]`. Without one, the name."""
+    parameters = nodeid.rpartition("[")[2].removesuffix("]").split("-")
+    return next((name for name in parameters if name in FRONTENDS), nodeid)
 
 
 class ByFrontend(LoadScopeScheduling):

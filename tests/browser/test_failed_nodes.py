@@ -29,7 +29,7 @@ RED = """type => {
 }"""
 ways = pytest.mark.parametrize("vue", [False, pytest.param(True, marks=pytest.mark.soak)])
 fronts = pytest.mark.parametrize(
-    "frontend", ["shipped", pytest.param(OTHER_FRONTEND, marks=pytest.mark.soak)], indirect=True
+    "frontend", [pytest.param("shipped", marks=pytest.mark.soak), OTHER_FRONTEND], indirect=True
 )
 
 

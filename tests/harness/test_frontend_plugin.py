@@ -53,7 +53,8 @@ def test_every_frontend_runs_in_one_process_and_each_has_its_own(tmp_path: Path)
     assert len(pairs) == len({process for _, process in pairs}) == 2
 
 
-def test_the_frontend_is_the_first_parameter_of_a_name() -> None:
+def test_the_frontend_is_among_the_parameters_of_a_name() -> None:
     assert frontend_of("tests/browser/test_x.py::test_y[1.58.1-vue-first]") == "1.58.1"
     assert frontend_of("tests/browser/test_x.py::test_y[shipped]") == "shipped"
+    assert frontend_of("tests/browser/test_x.py::test_y[False-shipped]") == "shipped"
     assert frontend_of("tests/browser/test_x.py::test_y") == "tests/browser/test_x.py::test_y"

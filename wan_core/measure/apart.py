@@ -1,4 +1,5 @@
-"""Work in a process of its own, which leaves nothing behind on a card: its figures, or why there are none."""
+"""Runs work in a process of its own, so that it leaves nothing on the card; returns its figures, or why there are
+none."""
 
 from __future__ import annotations
 
@@ -17,32 +18,32 @@ from typing import Any
 import torch
 
 DONE, ERROR, NEEDS, LEFT_OUT = "done", "error", "needs", "left out"
-"""result: measured; raised, or a figure that is wrong; cannot be measured here; no time was left"""
+"""status of a row: measured; failed, or a figure is wrong; cannot be measured on this machine; no time was left"""
 Figures = dict[str, Any]
-"""JSON values by name; `ok`: False where a figure is not what it must be"""
+"""JSON data by name; `ok`: False if a figure is wrong"""
 
 
-class Needs(Exception):  # noqa: N818  not a failure: what this machine or this version lacks
-    """Something that cannot be measured here; the sentence says what it needs."""
+class Needs(Exception):  # noqa: N818  not a failure
+    """A row cannot be measured on this machine; the sentence says what it needs."""
 
 
-class NoTime(Exception):  # noqa: N818  not a failure either
-    """Something that would not end in the time that is left."""
+class NoTime(Exception):  # noqa: N818  not a failure
+    """A row would not end in the remaining time."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The end of a measurement."""
+    """The result of a row."""
 
     status: str
     said: str = ""
-    """the error, or what is lacking"""
+    """the error, or what is missing"""
     figures: Figures = field(default_factory=Figures)
     seconds: float = 0.0
 
 
 def run_here(work: Callable[[], Figures]) -> Outcome:
-    """Returns the outcome of `work` in this process; raises nothing but KeyboardInterrupt and SystemExit."""
+    """Runs `work` in this process; raises only KeyboardInterrupt and SystemExit."""
     began = time.monotonic()
     status, said, figures = _tried(work)
     return Outcome(status, said, figures, round(time.monotonic() - began, 2))
@@ -66,9 +67,9 @@ def _tried(work: Callable[[], Figures]) -> tuple[str, str, Figures]:
 
 
 def run_apart(method: str, work: Callable[[], Figures], limit_s: float) -> Outcome:
-    """Returns the outcome of `work` in a process of its own, which is killed after `limit_s` and on an interrupt.
+    """Runs `work` in a process of its own, which is killed after `limit_s` seconds and on an interrupt.
 
-    `method`: of multiprocessing; "spawn" pickles `work`, and "fork" needs a process that has not used a card.
+    `method`: start method of multiprocessing; "spawn" pickles `work`, "fork" needs a parent that has not used a card.
     """
     context: Any = multiprocessing.get_context(method)
     ours, theirs = context.Pipe(duplex=False)
@@ -94,9 +95,9 @@ def _child(work: Callable[[], Figures], answers: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it
     answers.send(_tried(work))
     answers.close()
-    os._exit(0)  # without exit handlers, which a forked process shares with its parent
+    os._exit(0)  # without the exit handlers that a forked process has from its parent
 
 
 def ways_apart() -> list[str]:
-    """Returns the ways to start a process here, the fastest first."""
+    """Returns the start methods of processes on this system, the fastest first."""
     return [method for method in ("fork", "spawn") if method in multiprocessing.get_all_start_methods()]

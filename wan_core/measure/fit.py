@@ -1,10 +1,11 @@
-"""Fits the three constants of a card to steps that it was measured on.
+"""Fits the three constants of a card to measured steps.
 
     seconds = FLOP / flops_per_s + bytes / bytes_per_s + kernels * kernel_s
 
-or, where the host decides, kernels * host_s (`plan/step_time.py`).
-Least squares of the relative errors. Steps of like work say little on how their time divides among the three, so each
-constant is drawn weakly to its assumed share, all three scaled alike to the measured times first.
+or, if the host is slower than the card, kernels * host_s (`plan/step_time.py`).
+
+The fit is a least squares of the relative errors. Similar steps do not determine how their time divides among the three
+terms, so a weak penalty draws each constant to its assumed value, after all three were scaled to the measured times.
 """
 
 from __future__ import annotations
@@ -18,37 +19,39 @@ import torch
 from ..plan import Card, CardCost, Constants, card_named, unknown_card
 
 _FEWEST = 3
-"""steps, as many as there are constants"""
+"""fewest steps for a fit: the number of constants"""
 _OF_CARD = 2
-"""steps that say enough of the card where the host decides the others"""
+"""fewest steps that the card decides, if the host decides the others"""
 _PULL = 1e-3
-"""of a relative deviation of a constant from its assumed share, against that of a step; of a known card"""
+"""penalty of a constant's relative deviation, relative to that of a step, for a known card"""
 _PULL_UNKNOWN = 1e-4
-"""the same of a card in no table, whose shares mean little"""
+"""the same for an unknown card, whose assumed constants mean little"""
 _WITHIN = (0.1, 10.0)
-"""the least and the most of a constant's assumed share, scaled to the measured times"""
+"""bounds of a constant, relative to its scaled assumed value"""
 _HIDDEN = 0.02
-"""of a step: copies that take more beyond the card's own work do not count"""
+"""share of a step's time: steps with copies that take longer than this beyond the card's work are not used"""
 _CLOSE = 0.05
-"""of a step: constants that miss one by more are not those of the card alone"""
+"""largest relative error of a fit in which the card alone decides all steps"""
 
 
 class Fit(NamedTuple):
-    """The constants of a card, of its host, and how well they do."""
+    """The fitted constants of a card and its host, with their error."""
 
     flops_per_s: float
     bytes_per_s: float
     kernel_s: float
     off: float
-    """the largest error of the steps that they were fitted to, as a share"""
+    """largest relative error of the steps that the card decides"""
+
     host_s: float = 0.0
-    """seconds that the host takes for each kernel, at most; 0 where no step says it"""
+    """upper bound of the host's seconds per kernel; 0 if unknown"""
+
     of_host: tuple[int, ...] = ()
-    """the steps that the host decides, by index"""
+    """indices of the steps that the host decides"""
 
 
 def fitted_constants(machine: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Constants | None:
-    """Returns the constants of the machine's card by the figures of measured rows; None where too few can say them."""
+    """Returns the constants of the machine's card, from the figures of measured rows; None if there are too few."""
     steps = [
         (CardCost(**figures["work"]), figures["median_s"])
         for figures in rows
@@ -72,16 +75,16 @@ def fitted_constants(machine: Mapping[str, Any], rows: Sequence[Mapping[str, Any
 
 
 def fit(steps: Sequence[tuple[CardCost, float]], assumed: Card) -> Fit:
-    """Returns the constants by (work, measured seconds).
+    """Returns the constants; `steps`: (cost, measured seconds).
 
-    Steps that the host decides have the least time for each of their kernels, and are slower than the others say of the
-    card. As few as that explains are excluded, and give the host's constant. Where it decides none, it is as fast as
-    the hastiest step.
+    Steps that the host decides have the least time per kernel, and are slower than the constants of the card predict.
+    The fewest such steps are excluded with which the others fit; they give the host's constant. If there is none, the
+    fastest step per kernel bounds it.
     """
-    hasty = sorted(range(len(steps)), key=lambda i: steps[i][1] / max(steps[i][0].kernels, 1.0))
+    fastest = sorted(range(len(steps)), key=lambda i: steps[i][1] / max(steps[i][0].kernels, 1.0))
     all_of_card = _fit_card(steps, assumed)
     for count in range(1, len(steps) - _OF_CARD + 1) if all_of_card.off > _CLOSE else ():
-        of_host, kept = hasty[:count], [steps[i] for i in sorted(hasty[count:])]
+        of_host, kept = fastest[:count], [steps[i] for i in sorted(fastest[count:])]
         found = _fit_card(kept, assumed)
         slower = [steps[i][1] > (1 + _CLOSE) * _seconds(steps[i][0], found) for i in of_host]
         if found.off <= _CLOSE and all(slower):
@@ -96,7 +99,7 @@ def _seconds(work: CardCost, found: Fit) -> float:
 
 
 def _fit_card(steps: Sequence[tuple[CardCost, float]], assumed: Card) -> Fit:
-    """Returns the constants that the card alone has by these steps; no speed beyond what its maker says."""
+    """Returns the constants of the card from steps that it decides; no speed exceeds the maker's figure."""
     start = (1 / assumed.flops_per_s, 1 / assumed.bytes_per_s, assumed.kernel_s)
     amounts = torch.tensor([[work.flop, work.bytes, work.kernels] for work, _ in steps], dtype=torch.float64)
     seconds = torch.tensor([seconds for _, seconds in steps], dtype=torch.float64)
@@ -108,7 +111,7 @@ def _fit_card(steps: Sequence[tuple[CardCost, float]], assumed: Card) -> Fit:
     left = torch.cat([shares, pull])
     right = torch.cat([torch.ones(len(steps), dtype=torch.float64), pull.diagonal()])
     least, most = torch.full((3,), _WITHIN[0], dtype=torch.float64), torch.full((3,), _WITHIN[1], dtype=torch.float64)
-    if known:  # a stand-in for an unknown card has no peaks
+    if known:  # an unknown card has no peak figures
         peaks = torch.tensor([1 / assumed.bf16 / start[0], 1 / assumed.bandwidth / start[1], 0.0], dtype=torch.float64)
         least = torch.maximum(least, peaks / alike)
         most = torch.maximum(most, least)
@@ -119,7 +122,7 @@ def _fit_card(steps: Sequence[tuple[CardCost, float]], assumed: Card) -> Fit:
 
 
 def _bounded(left: torch.Tensor, right: torch.Tensor, least: torch.Tensor, most: torch.Tensor) -> torch.Tensor:
-    """Returns the least squares solution with each value within bounds: one beyond them stays at its bound."""
+    """Returns the least squares solution within bounds; a value that leaves them is fixed at its bound."""
     found, free = torch.ones(3, dtype=torch.float64), [0, 1, 2]
     while free:
         bound = [i for i in range(3) if i not in free]

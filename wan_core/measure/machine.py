@@ -1,4 +1,4 @@
-"""The facts of a machine that every figure is read with."""
+"""Facts of the machine: devices, memory and versions."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ..placement.host import host_bytes, host_total
 
 _PACKAGES = ("triton", "peft", "diffusers", "flash-attn", "torchao")
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
-# Otherwise counting cards may create a CUDA context, after which no process can be forked that uses the card.
+# Otherwise counting cards may create a CUDA context, after which a forked process cannot use the card.
 
 
 def machine_facts() -> dict[str, Any]:
-    """Returns name, memory and versions as JSON values; opens a context on the first card."""
+    """Returns name, memory and versions as JSON data; creates a context on the first card."""
     facts: dict[str, Any] = {
         "cuda": gpu_count() > 0,
         "torch": torch.__version__,

@@ -1,4 +1,4 @@
-"""Measures rows one after the other, each in a process of its own, and keeps what is known after each."""
+"""Measures rows one after the other, each in a process of its own, and writes the results after each."""
 
 from __future__ import annotations
 
@@ -25,29 +25,30 @@ from .page import line, markdown
 from .rows import Row
 
 _MARGIN_S = 60.0
-"""seconds that a row may take beyond its time before it is ended"""
+"""seconds that a row may take beyond its time before its process is killed"""
 _ASKING_S = 120.0
 
 
 @dataclass
 class Measurement:
-    """Rows that are measured in at most this number of minutes."""
+    """A measurement of some rows within some minutes."""
 
     rows: Sequence[Row]
     minutes: float
     out: Path
-    """existing folder of the results; traces and snapshots lie in folders of it"""
+    """existing folder of the results; traces and snapshots are in subfolders"""
     tell: Callable[[str], None]
     tiny: bool = False
     trace: bool = False
     snapshot: bool = False
     apart: bool = True
-    """each row in a process of its own; False: all in this one"""
+    """True: each row in a process of its own; False: all in this process"""
+
     said: dict[str, Any] = field(default_factory=dict[str, Any])
-    """what is known by now, as JSON"""
+    """results so far, as JSON data"""
 
     def run(self) -> dict[str, Any]:
-        """Returns the results, which are also in `out` after every row. KeyboardInterrupt keeps the finished rows."""
+        """Returns the results, and writes them to `out` after every row, so a KeyboardInterrupt loses one row."""
         deadline = time.monotonic() + 60 * self.minutes
         method, machine = self._machine()
         self.said = {"version": 1, "machine": {**machine, "tiny": self.tiny}, "rows": [], "constants": None}
@@ -64,7 +65,10 @@ class Measurement:
         return self.said
 
     def _machine(self) -> tuple[str, Figures]:
-        """Returns how a process is started here, and the facts of the machine, which no forked parent may ask for."""
+        """Returns the start method of processes, and the facts of the machine.
+
+        The facts are read in a child, since reading them uses the card, and a process that forks must not have used it.
+        """
         if not self.apart:
             return "", machine_facts()
         import_libraries()
@@ -91,7 +95,7 @@ class Measurement:
         return run_apart(method, work, left_s + _MARGIN_S) if self.apart else run_here(work)
 
     def _fit(self) -> None:
-        """Fits the constants to the rows by now, and predicts each row with them."""
+        """Fits the constants to the rows so far, and predicts each row with them."""
         done = [row["figures"] for row in self.said["rows"] if row["status"] == DONE]
         if (found := fitted_constants(self.said["machine"], done)) is None:
             return
@@ -117,7 +121,7 @@ class Measurement:
         return self.out / f"measured_{name}{tag}.json"
 
     def _keep(self) -> None:
-        """Keeps the constants for plans; those of tiny shapes only for a CPU, in a state folder that is named."""
+        """Stores the constants for plans; those of tiny shapes only for a CPU without a state folder of its own."""
         found = self.said["constants"]
         if found is not None and self.tiny and (self.said["machine"]["cuda"] or STATE not in os.environ):
             return

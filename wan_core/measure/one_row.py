@@ -1,4 +1,4 @@
-"""Trains one row for a few steps, as a run does, on weights that are drawn where they lie; and says what it took."""
+"""Trains one row for a few steps, as a run does, on random weights; returns measured time and memory."""
 
 from __future__ import annotations
 
@@ -32,28 +32,33 @@ from .rows import SHAPES, Row, space_of
 _BEGIN_S = 25.0
 """seconds before the first step of a large row, with compilation"""
 _WARM_UP, _FEWEST = 2, 3
-"""steps that are not timed where there are more; steps without which a row is not begun"""
+"""first steps that are not timed, if there are more; fewest steps of a row"""
 _GIB = 2**30
 _KERNEL = re.compile(rb'"cat": "kernel"')
-"""an event of a trace; as JSON a step of 14B takes ten seconds to read"""
+"""a kernel in a trace; parsing the JSON of a 14B step takes ten seconds"""
 
 
 @dataclass(frozen=True)
 class Where:
-    """The place and the time of a measurement."""
+    """The folders, time and options of a measurement."""
 
     work: Path
-    """folder of the run, which goes with it"""
+    """folder of temporary runs"""
+
     tiny: bool = False
-    """tiny shapes, for a CPU: the figures mean nothing, the code is the same"""
+    """tiny shapes, to try the code on a CPU"""
+
     left_s: float = math.inf
-    """a row that would take longer by its prediction is not begun"""
+    """remaining seconds; a row with a longer prediction is not started"""
+
     out: Path | None = None
     """folder of the results, for traces and snapshots"""
+
     trace: bool = False
-    """a profile of one step of each row"""
+    """write a profile of one step of each row"""
+
     snapshot: bool = False
-    """a memory snapshot of the step after that"""
+    """write a memory snapshot of the next step"""
 
     @property
     def profiles(self) -> bool:
@@ -62,7 +67,7 @@ class Where:
 
 
 def measure_row(row: Row, where: Where) -> Figures:
-    """Runs a row; returns its figures, measured and predicted. Raises Needs and NoTime for one that cannot be run."""
+    """Runs a row; returns its measured and predicted figures. Raises Needs or NoTime if it cannot run."""
     gpus = gpu_count()
     if not gpus and not where.tiny:
         raise Needs("needs a GPU")
@@ -90,7 +95,7 @@ def measure_row(row: Row, where: Where) -> Figures:
 
 
 def _made(place: Path, row: Row) -> tuple[Path, Roots]:
-    """Makes a run directory below `place` with a base file without values and clips that are drawn when read."""
+    """Creates a run directory below `place` with a base file without weights and synthetic clips."""
     shape, space = SHAPES[row.shape], space_of(SHAPES[row.shape])
     base = write_base(place / "base", shape)
     roots = Roots({"diffusion_models": (str(place),), "cache": (str(place / "cache"),)})
@@ -121,7 +126,7 @@ def _made(place: Path, row: Row) -> tuple[Path, Roots]:
 
 
 def write_base(path: Path, shape: WanShape) -> Path:
-    """Writes a model file of a shape without values, and returns its path with its suffix: they are drawn at load."""
+    """Writes a model file without weights (`write_drawn`); returns its path."""
     with torch.device("meta"):
         model = WanTransformer(shape)
     return write_drawn(path, {name: tuple(parameter.shape) for name, parameter in model.named_parameters()})
@@ -135,7 +140,7 @@ def _check_compile() -> None:
 
 
 def _planned(run: OpenRun) -> tuple[MemoryPlan, float | None]:
-    """Returns the plan of a run and its predicted seconds; Needs where it does not fit by that."""
+    """Returns the plan of a run and its predicted seconds per step; raises Needs if the plan does not fit."""
     plan = plan_run(run)
     for place, needed, free in plan.room.lacks(plan.estimate):
         raise Needs(f"needs {needed / _GIB:.1f} GiB on {place} by its prediction, and {free / _GIB:.1f} are free")
@@ -143,7 +148,7 @@ def _planned(run: OpenRun) -> tuple[MemoryPlan, float | None]:
 
 
 def _steps(row: Row, seconds: float | None, left_s: float) -> int:
-    """Returns the steps that fit into `left_s`, at most those of the row; NoTime where a median would have too few."""
+    """Returns the number of steps that fit into `left_s`, at most the row's; raises NoTime if that is too few."""
     if seconds is None:
         return row.steps
     if left_s < _BEGIN_S + _FEWEST * seconds:
@@ -152,7 +157,7 @@ def _steps(row: Row, seconds: float | None, left_s: float) -> int:
 
 
 class _Alone:
-    """A control by which nobody asks for anything."""
+    """A control without commands."""
 
     def stop_reason(self) -> str:
         return ""
@@ -165,7 +170,7 @@ class _Alone:
 
 
 class _Listener:
-    """Keeps the steps and the notes of a run."""
+    """Collects the steps and notes of a run."""
 
     def __init__(self) -> None:
         self.steps, self.notes = list[StepDone](), list[str]()
@@ -208,7 +213,7 @@ def _figures(
 
 
 def _profile(made: Path, where: Where, name: str) -> Figures:
-    """Keeps the profile of a run that was requested; returns its files and the kernels that a step started."""
+    """Copies the requested profile of a run to the results; returns file names and the kernels of a step."""
     found: Figures = {}
     if where.out is None or not made.is_dir():
         return found

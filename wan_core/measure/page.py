@@ -1,4 +1,4 @@
-"""The results of a measurement for people: a table for a terminal, and a text to paste into an issue."""
+"""The results of a measurement as a table for a terminal, and as Markdown for an issue."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _HEAD = (
     "published",
 )
 _FIGURES = {"seconds": "{:.3f} s", "gib": "{:.2f} GiB"}
-"""of a published row, where it states them"""
+"""figures of a published row -> their format"""
 _TINY = "Tiny shapes: this shows that everything runs. The figures mean nothing."
 
 Said = Mapping[str, Any]
-"""what `measure` writes as JSON"""
+"""the JSON data of `Measurement`"""
 
 
 def table(said: Said) -> str:
-    """Returns the measured rows in columns, and a line for each other one."""
+    """Returns the measured rows in columns, and a line for each row that was not measured."""
     cells = [_HEAD, *_cells(said)]
     widths = [max(len(line[place]) for line in cells) for place in range(len(_HEAD))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
@@ -38,7 +38,7 @@ def table(said: Said) -> str:
 
 
 def markdown(said: Said) -> str:
-    """Returns the text to paste into an issue."""
+    """Returns the results as Markdown, for an issue."""
     head = [f"| {' | '.join(_HEAD)} |", f"|{' --- |' * len(_HEAD)}"]
     rows = [f"| {' | '.join(cells)} |" for cells in _cells(said)]
     others = [f"- {line}" for line in _others(said)]
@@ -62,7 +62,7 @@ def markdown(said: Said) -> str:
 
 
 def line(row: Mapping[str, Any]) -> str:
-    """Returns one line for the console."""
+    """Returns the result of a row as one line."""
     figures = row["figures"]
     if row["status"] != DONE:
         return f"{row['status']}: {row['said']}"
@@ -151,7 +151,7 @@ def _number(value: float | None, form: str) -> str:
 
 
 def names_of(rows: Sequence[Any]) -> str:
-    """Returns the rows by number, with what others publish."""
+    """Returns a line per row: its number, its name and published figures."""
     lines = []
     for number, row in enumerate(rows, 1):
         theirs = "; ".join(f"{one.seconds:.3f} s on {one.card}" for one in row.published if one.seconds is not None)

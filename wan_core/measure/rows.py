@@ -1,7 +1,4 @@
-"""The steps that others publish figures of, as rows of a measurement, in the order of what is worth most.
-
-A row says what is trained and how; `Published` what others measured of the same work, on their card and in their way.
-"""
+"""The rows of a measurement: training steps that other programs publish figures of, the most important first."""
 
 from __future__ import annotations
 
@@ -23,14 +20,14 @@ SHAPES = {
     "14B-4": WanShape(dim=5120, ffn_dim=13824, num_heads=40, num_layers=4),
     "14B-12": WanShape(dim=5120, ffn_dim=13824, num_heads=40, num_layers=12),
 }
-"""real widths; a number after the dash is the number of blocks"""
+"""shapes of real models; a number after the dash is the number of blocks"""
 _AS_NAMED: dict[str, Any] = {
     "memory": "manual",
     "checkpointing_policy": "full",
     "offload_activations": "off",
     "blocks_to_swap": 0,
 }
-"""every block checkpointed, and no other measure: what a row does not name is not taken"""
+"""settings of a row that is not planned: every block checkpointed, and nothing offloaded unless the row says so"""
 
 
 class Size(NamedTuple):
@@ -42,11 +39,11 @@ class Size(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> Size:
-        """832x480x49 -> Size"""
+        """Returns the size of a text such as 832x480x49."""
         return cls(*(int(number) for number in text.split("x")))
 
     def latent(self, shape: WanShape) -> tuple[int, int, int, int]:
-        """Returns channels, frames, rows and columns in the latent space of a model."""
+        """Returns the shape (channels, frames, height, width) of the latent for a model."""
         space = space_of(shape)
         stride = space.spatial_stride
         frames = space.latent_frames(self.frames) + bool(shape.pose_channels)
@@ -59,34 +56,36 @@ class Size(NamedTuple):
 
 
 def space_of(shape: WanShape) -> LatentSpace:
-    """Returns the latent space of a model, by its channels."""
+    """Returns the latent space of a model."""
     return WAN22_LATENTS if shape.out_channels == WAN22_LATENTS.channels else WAN21_LATENTS
 
 
 @dataclass(frozen=True)
 class Published:
-    """A figure of somebody else."""
+    """A figure of another program; None for one that it does not state."""
 
     card: str
     seconds: float | None
     gib: float | None
-    """peak of device memory; each None where it is not stated"""
+    """peak of device memory"""
+
     way: str
-    """whose, and how"""
+    """the program, and its settings"""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One run: its shape, its clip, and how its settings differ from every block checkpointed and nothing else."""
+    """One run: model shape, clip size and settings."""
 
     name: str
     shape: str
     size: Size
     steps: int = 6
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """of TrainConfig"""
+    """fields of TrainConfig that differ from _AS_NAMED, or from the defaults if `as_planned`"""
+
     as_planned: bool = False
-    """with the settings of a new run, so that the plan chooses the measures"""
+    """True for the settings of a new run, in which the plan decides what is offloaded and checkpointed"""
     quantize: str = ""
     base_precision: str = "as in file"
     preset: str = "balanced"
@@ -96,12 +95,12 @@ class Row:
 
     @property
     def tiny(self) -> Row:
-        """The same settings on a tiny model, where only the code is tried."""
+        """The same settings with a tiny model."""
         return replace(self, shape="tiny", size=Size(64, 64, 5), steps=3)
 
     def train(self) -> TrainConfig:
-        """Returns its settings of training."""
-        steps = self.steps + 1  # one more where some are profiled
+        """Returns the training settings."""
+        steps = self.steps + 1  # one more, for profiling
         alone: dict[str, Any] = {
             "preview_every_n_steps": 0,
             "eval_items": 0,
@@ -213,7 +212,7 @@ ROWS = (
 
 
 def rows_numbered(wanted: str) -> tuple[Row, ...]:
-    """Returns the rows of a comma list of numbers, from 1 on as they are listed; all for ""."""
+    """Returns the rows with these comma-separated numbers, from 1; all rows for ""."""
     try:
         numbers = [int(part) for part in wanted.split(",") if part.strip()]
     except ValueError:

@@ -1,6 +1,6 @@
-"""Suggests a saved step by held-out losses, and finds the step from which a run overfits. Pure functions.
+"""Suggests a saved step by held-out losses, and finds the step from which a run overfits.
 
-A difference below the noise between clips and between evaluations suggests nothing, and the sentence says so.
+No step is suggested if the difference is smaller than the noise between clips and between evaluations.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from .records import LossCurve
 _LEAST = 0.005
 """minimum noise, as a share of the loss before training"""
 _UNKNOWN = 0.03
-"""the same where the noise cannot be estimated"""
+"""noise, as a share of the loss before training, if it cannot be estimated"""
 _STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
-"""97.5 % points of Student's t with 1, 2, ... degrees of freedom; the last also for more"""
+"""97.5 % quantiles of Student's t with 1, 2, ... degrees of freedom; the last one also for more"""
 _LEAST_CLIPS, _LEAST_POINTS = 3, 5
-"""minimum clips, and evaluations, for an estimate of noise"""
+"""fewest clips, and fewest evaluations, for an estimate of the noise"""
 _SIGMAS = 2.5
 _MAD = 0.6745
 _SURE = 3.0
-"""minimum fall of the training loss, in standard errors"""
+"""standard errors by which the training loss must have fallen"""
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ def suggest(
 ) -> Suggestion:
     """Returns the saved step with the lowest held-out loss, if it improved by more than noise.
 
-    `measured`: ordered by step. `broken`: step -> fault of its previews. `nothing_to_learn`: why no loss on these clips
-    means anything, as a sentence.
+    `measured`: evaluations ordered by step. `broken`: step -> fault of its previews. `nothing_to_learn`: a sentence
+    that says why the loss on these clips means nothing, if so.
     """
     broken = broken or {}
     if nothing_to_learn:
@@ -136,7 +136,7 @@ def suggest_of_pair(
 
     `curves`: training loss of each expert; each overfits by itself.
     """
-    # Only settled points: elsewhere an expert was trained since its evaluation, so its loss is of another step.
+    # Only settled points: at others, an expert was trained after its evaluation, so its loss is of another step.
     settled = [point for point in together(list(experts.values())) if point.settled]
     found = suggest(settled, saved, broken=broken, nothing_to_learn=nothing_to_learn)
     if nothing_to_learn or not settled:
@@ -155,17 +155,17 @@ def suggest_of_pair(
 
 
 def _stands_alone(points: Sequence[Measured], best: Measured) -> bool:
-    """Returns whether an evaluation next to the best one shows less than half of its gain."""
+    """Returns whether an evaluation next to the best one has less than half of its gain."""
     place, before = points.index(best), points[0].loss
     neighbours = [points[other] for other in (place - 1, place + 1) if 0 < other < len(points)]
     return any(before - point.loss < (before - best.loss) / 2 for point in neighbours)
 
 
 def noise_of(points: Sequence[Measured], one: Measured, other: Measured) -> float:
-    """Returns the noise of the difference between two evaluations, at least half a percent of the loss before training.
+    """Returns the noise of the difference between two evaluations, at least 0.5 % of the loss before training.
 
-    With three clips or more in both: Student's t at 97.5 % times the standard error of their mean difference. Else by
-    the second differences of all losses.
+    With at least three clips in both: Student's t at 97.5 % times the standard error of the mean difference. Otherwise
+    estimated from the second differences of all losses.
     """
     before, losses = abs(points[0].loss), [point.loss for point in points]
     clips = len(one.per_clip)
@@ -175,16 +175,16 @@ def noise_of(points: Sequence[Measured], one: Measured, other: Measured) -> floa
         return max(_LEAST * before, quantile * stdev(apart) / math.sqrt(clips))
     if len(losses) < _LEAST_POINTS:
         return _UNKNOWN * before
-    # Second differences, so that a steady fall is no noise; of independent noise they have 6 times its variance.
+    # A steady fall has no second differences; those of independent noise have 6 times its variance.
     bends = [a - 2 * b + c for a, b, c in zip(losses, losses[1:], losses[2:], strict=False)]
     sigma = median(abs(bend) for bend in bends) / _MAD / math.sqrt(6)
-    # The minimum of n losses lies sqrt(2 ln n) standard deviations low by chance.
+    # By chance, the minimum of n losses is sqrt(2 ln n) standard deviations below their mean.
     return max(_LEAST * before, sigma * (math.sqrt(2 * math.log(len(losses))) + _SIGMAS))
 
 
 def overfits_from(points: Sequence[Measured], curve: LossCurve) -> int | None:
-    """Returns the step with the lowest held-out loss, if the mean of the last two evaluations is above it by more than
-    noise and the training loss fell meanwhile; else None.
+    """Returns the step with the lowest held-out loss, if the mean of the last two evaluations is higher by more than
+    noise while the training loss fell; else None.
     """
     if len(points) < _LEAST_CLIPS:
         return None
@@ -199,6 +199,6 @@ def overfits_from(points: Sequence[Measured], curve: LossCurve) -> int | None:
     earlier, since = curve.losses[:middle], curve.losses[middle:]
     if len(earlier) < 2 or len(since) < 2:
         return None
-    # By standard errors: the loss of a single step depends mostly on the sigma drawn.
+    # In standard errors, since the loss of a step depends mostly on its random sigma.
     error = math.sqrt(float(np.var(earlier, ddof=1)) / len(earlier) + float(np.var(since, ddof=1)) / len(since))
     return best.step if float(earlier.mean() - since.mean()) > _SURE * error else None

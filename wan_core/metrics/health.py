@@ -1,6 +1,6 @@
-"""Marks divergence, worse evaluations and plateaus of a run, compared with its own earlier figures.
+"""Marks divergence, worse evaluations and plateaus of a run, by comparison with its own earlier figures.
 
-Each kind is marked once; divergence again after the gradients calmed down.
+Each kind is marked once, but divergence may be marked again after it has ended.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from .measured import Measured, read_experts
 from .records import finite, records_of
 
 _WORSE = 1.5
-"""times the evaluation loss before training"""
+"""an evaluation is worse above this many times the evaluation loss before training"""
 _NEW, _USUAL = 8, 60
-"""steps whose medians are compared: the newest, and the steps before"""
+"""number of newest steps, and of earlier steps, whose medians are compared"""
 _NORM, _LOSS, _LOSS_ALONE = 10.0, 1.5, 3.0
-"""times the usual: gradient norm and loss together, or the loss alone"""
+"""growth of a diverging run: gradient norm together with loss, or the loss alone"""
 _LOSS_AT_ONCE = 10.0
-"""times the usual, in place of `_LOSS` before `_USUAL` steps"""
+"""replaces `_LOSS` while there are fewer than `_USUAL` earlier steps"""
 _CALM = 2.0
-"""times the usual: an explosion is over below it"""
+"""divergence has ended once the growth is below this"""
 _FLAT, _LEAST = 6, 10
-"""newest evaluations without a lower loss, of at least `_LEAST`, are a plateau"""
+"""a plateau: this many newest evaluations without a lower loss, of at least `_LEAST` evaluations"""
 
 
 @dataclass
 class _Expert:
-    """Figures of one model so far."""
+    """The figures of one model so far."""
 
     norms: deque[float] = field(default_factory=lambda: deque[float](maxlen=_NEW + _USUAL))
     losses: deque[float] = field(default_factory=lambda: deque[float](maxlen=_NEW + _USUAL))
@@ -47,7 +47,7 @@ class HealthWatch:
     """Marks problems of a run from its events."""
 
     def __init__(self, metrics_file: Path) -> None:
-        """`metrics_file`: has the evaluations of earlier sessions; read at the first evaluation."""
+        """`metrics_file`: the file with the evaluations of earlier sessions; it is read at the first evaluation."""
         self._file, self._read = metrics_file, False
         self._experts: dict[str, _Expert] = {}
 
@@ -127,21 +127,22 @@ class HealthWatch:
 
 
 def _explodes(norm: float, loss: float, usual_is_known: bool) -> bool:
-    """Returns whether gradients and loss grew as in a diverging run."""
-    if usual_is_known:  # few steps prove less than many
+    """Returns whether the growth of gradient norm and loss is that of a diverging run."""
+    if usual_is_known:
         return (norm > _NORM and loss > _LOSS) or loss > _LOSS_ALONE
     return norm > _NORM and loss > _LOSS_AT_ONCE
 
 
 def _growth(values: Sequence[float]) -> float:
-    """Returns the median of the newest values over the median of the earlier values."""
+    """Returns the median of the newest values, divided by the median of the earlier values."""
     kept = list(values)
     usual = median(kept[:-_NEW])
     return median(kept[-_NEW:]) / usual if usual > 0 else 1.0
 
 
 def _flat_since(points: Sequence[Measured]) -> int | None:
-    """Returns the step with the lowest loss before the newest evaluations, if none of these is clearly lower."""
+    """Returns the step with the lowest loss before the newest evaluations; None if one of these is lower by more than
+    noise."""
     if len(points) < _LEAST:
         return None
     earlier, since = points[:-_FLAT], points[-_FLAT:]

@@ -1,4 +1,4 @@
-"""Writes metrics.jsonl: one event a line, append-only. Of a step trained twice the last line counts."""
+"""Writes metrics.jsonl: one event per line, append-only. If a step is trained twice, the last line counts."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _KEPT = (StepDone, StepSkipped, Evaluated, Suggested, Marked, CheckpointSaved, S
 
 
 class JsonlSink:
-    """Appends events, each line at once: a kill loses at most part of the last line.
+    """Appends each event as a line, so that a kill damages at most the last line.
 
-    While the disk is full, or another program holds the file open (Windows), lines wait for the next event.
+    While the disk is full, or another program has the file open (Windows), lines wait for the next event.
     """
 
     def __init__(self, path: Path) -> None:
@@ -48,8 +48,8 @@ class JsonlSink:
             _log.warning("%s was not let go: what it should say of this session is lost.", self._path.name)
 
     def _opened(self) -> BinaryIO | None:
-        """Returns the file opened to append; None while another program holds it."""
-        torn = _ends_torn(self._path)  # by a kill: its remains become a line of their own
+        """Returns the file opened to append; None while another program has it open."""
+        torn = _ends_torn(self._path)  # ended first, so that it stays a line of its own
         try:
             file = open_append(self._path)
         except OSError as error:
@@ -72,7 +72,7 @@ class JsonlSink:
                 raise OSError("short write")
             self._waiting = b""
         except OSError:
-            with contextlib.suppress(OSError):  # removes the part of a line that fit on the disk
+            with contextlib.suppress(OSError):  # removes the written part of a line
                 self._file.truncate(end)
 
 

@@ -1,4 +1,4 @@
-"""Reads the evaluations of a run, with the mean of both experts of a pair, and finds its broken previews."""
+"""Reads the evaluations of a run (of a pair, the mean of both experts), and finds broken previews."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ _LIMITS = {
     "flicker": (0.02, 4.0, "flicker"),
     "grid": (0.5, 3.0, "a grid"),
 }
-"""measure -> (minimum difference, minimum ratio, words) by which a broken preview exceeds the one before training
+"""measure -> (least difference, least ratio, words) of a broken preview, compared with the one before training
 
-Likeness (`ssim`) has no limit: a run that learns differs as much as one that overfits (docs/measured/training_run.md).
+Similarity (`ssim`) has no limit: a run that learns differs as much as one that overfits
+(docs/measured/training_run.md).
 """
 
 
@@ -31,15 +32,17 @@ class Measured:
     held_out: bool = False
     per_clip: tuple[float, ...] = ()
     own_step: int | None = None
-    """step of the evaluated expert; None in a run of one model"""
+    """number of steps of the evaluated expert; None in a run of one model"""
+
     settled: bool = True
-    """False where an expert was trained after its evaluation, so that the loss is of no saved step"""
+    """False if an expert was trained after its evaluation, so that the loss is not that of a saved step"""
 
 
 def read_experts(path: Path) -> dict[str, list[Measured]]:
     """Returns the evaluations of a metrics.jsonl by expert ('' in a run of one model), ordered by step.
 
-    The last evaluation of a step counts; one that is not finite removes it. Never raises for the content of a line.
+    The last evaluation of a step counts; if it is not finite, the step has none. Never raises for the content of a
+    line.
     """
     experts: dict[str, dict[int, Measured]] = {}
     for record in records_of(path, (Evaluated.name,)):
@@ -64,13 +67,14 @@ def read_experts(path: Path) -> dict[str, list[Measured]]:
 
 
 def read_measured(path: Path) -> list[Measured]:
-    """Returns the evaluations of a metrics.jsonl ordered by step, of two experts `together`."""
+    """Returns the evaluations of a metrics.jsonl, ordered by step; for two experts as `together` returns them."""
     return together(list(read_experts(path).values()))
 
 
 def together(experts: Sequence[Sequence[Measured]]) -> list[Measured]:
-    """Returns the evaluations of one model unchanged; of two experts, their mean at each step that one was evaluated
-    at, `settled` where both losses are of that step.
+    """Returns the evaluations of one model unchanged, or the means of two experts at each step where one was evaluated.
+
+    A mean is `settled` if both losses are of that step.
     """
     if len(experts) < 2:
         return [point for one in experts for point in one]
@@ -89,8 +93,8 @@ def _of_both(experts: Sequence[Sequence[Measured]], step: int) -> Measured | Non
 
 def _valid_at(one: Sequence[Measured], step: int, other: Measured) -> Measured | None:
     """Returns the evaluation of one expert that is valid at `step` of the run, where the `other` was evaluated."""
-    # Both experts' steps add up to the run's. An expert does not change while the other trains, so an evaluation at
-    # exactly its own step is valid whenever it was made.
+    # The steps of both experts add up to those of the run. An expert does not change while the other trains, so any
+    # evaluation with the same number of own steps is valid.
     own = None if other.own_step is None else step - other.own_step
     exact = next((point for point in one if own is not None and point.own_step == own), None)
     newest = next((point for point in reversed(one) if point.step <= step), None)
@@ -98,14 +102,14 @@ def _valid_at(one: Sequence[Measured], step: int, other: Measured) -> Measured |
 
 
 def mean_of(points: Sequence[Measured]) -> Measured:
-    """Returns the mean of several evaluations, at the step of the last."""
+    """Returns the mean of several evaluations, with the step of the last."""
     alike = len({len(point.per_clip) for point in points}) == 1
     per_clip = tuple(map(fmean, zip(*(p.per_clip for p in points), strict=True))) if alike else ()
     return Measured(points[-1].step, fmean(p.loss for p in points), all(p.held_out for p in points), per_clip)
 
 
 def broken_previews(path: Path) -> dict[int, str]:
-    """Returns step -> fault with its figure, for each step of a metrics.jsonl most of whose previews look broken."""
+    """Returns step -> fault with its figure, for each step of which most previews look broken."""
     clips: dict[tuple[int, str], _Measures] = {}
     for record in records_of(path, (SampleReady.name,)):
         step, measures = whole(record.get("step")), record.get("measures")
@@ -114,7 +118,7 @@ def broken_previews(path: Path) -> dict[int, str]:
             clips[step, str(record.get("sample_id", "")).rpartition("_p")[2]] = known
     verdicts: dict[int, list[str]] = {}
     for (step, prompt), measures in clips.items():
-        # Against the same prompt before training: where the base model flickers, flicker is not the run's fault.
+        # Compared with the same prompt before training, since the base model may flicker too.
         if step and (base := clips.get((0, prompt))) is not None:
             verdicts.setdefault(step, []).append(_fault(measures, base))
     return {step: max(faults) for step, faults in verdicts.items() if 2 * sum(map(bool, faults)) > len(faults)}

@@ -1,7 +1,6 @@
 """Pages of metrics.jsonl by line number, for a browser page that follows a run.
 
-Owns an index of every thousandth line's offset, rebuilt for another file of the same name. A line counts once its
-newline is written.
+The offset of every thousandth line is indexed. A line is complete once its newline is written.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from .records import finite, lines_of, parse_record
 _LINES_PER_PAGE = 5000
 _THIN_LINES_PER_PAGE = 20_000
 _NEWEST_LINES = 1000
-"""lines at the end of the file that a thin page has in full: the browser shows all values of the newest step"""
+"""lines at the end of the file that are never thinned, since the browser shows all values of the newest step"""
 _OF_A_CURVE = ("step", "loss", "seconds", "timestep_mean", "prior_loss")
 _LONGEST_EXPERT = 40
 _LINES_PER_MARK = 1000
@@ -36,11 +35,11 @@ class Page:
     next: int
     """line to request next"""
     records: list[dict[str, Any]]
-    """of each valid line; a line torn by a kill is counted but missing"""
+    """records of the valid lines; an invalid line counts too"""
     more: bool
     """whether the file has further lines"""
     restarted: bool
-    """the file has fewer lines than requested, so it is another file: restart at line 0"""
+    """True if the file has fewer lines than the request assumes, so it is another file: restart at line 0"""
 
 
 class MetricsPages:
@@ -49,7 +48,7 @@ class MetricsPages:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.Lock()
-        self._forget()
+        self._clear()
 
     def count(self) -> int:
         """Returns the number of complete lines; 0 without a file. Reads only what was appended since the last call."""
@@ -72,7 +71,7 @@ class MetricsPages:
             return Page(self._lines, [], more=False, restarted=True)
         return Page(0, [], more=False, restarted=line > 0)
 
-    def _forget(self) -> None:
+    def _clear(self) -> None:
         self._inode = -1
         self._marks = [0]  # offset of line 0, 1000, 2000 ...
         self._lines = 0
@@ -82,7 +81,7 @@ class MetricsPages:
     def _refresh(self, file: BinaryIO) -> None:
         info = os.fstat(file.fileno())
         if info.st_ino != self._inode or info.st_size < self._end or not self._is_same(file):
-            self._forget()
+            self._clear()
             self._inode = info.st_ino
         if info.st_size == self._end:
             return
@@ -96,7 +95,7 @@ class MetricsPages:
 
     def _is_same(self, file: BinaryIO) -> bool:
         """Returns whether the indexed lines still end in the same bytes."""
-        # The inode alone does not prove it: a new file may get the number of a deleted one.
+        # The inode is no proof, since a new file may get the number of a deleted one.
         file.seek(self._end - len(self._tail))
         return file.read(len(self._tail)) == self._tail
 
@@ -119,7 +118,7 @@ class MetricsPages:
         number, size = first, 0
         while number < last and size < _PAGE_BYTES:
             line = next(lines, b"")
-            if not line:  # the writer truncated lines that did not fit on the disk
+            if not line:  # the writer has removed a line that did not fit on the disk
                 break
             number, record = number + 1, parse_record(line)
             if record is not None and number <= full and record.get("event") == StepDone.name:
@@ -132,6 +131,6 @@ class MetricsPages:
 
 
 def _thinned(record: dict[str, Any]) -> dict[str, Any]:
-    """Returns a step's record with the values of curves, times and the timestep histogram: a third of its bytes."""
+    """Returns the values of a step that the curves, times and the timestep histogram need: a third of its bytes."""
     numbers = {key: record[key] for key in _OF_A_CURVE if finite(record.get(key)) is not None}
     return {"event": StepDone.name, "expert": str(record.get("expert", ""))[:_LONGEST_EXPERT], **numbers}

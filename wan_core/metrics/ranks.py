@@ -1,6 +1,6 @@
-"""The state of each rank's devices, in a file of its own: ranks/rank-0007.json, written every two seconds.
+"""The state of each rank's devices, in a file per rank: ranks/rank-0007.json, written every two seconds.
 
-So a server that sees only the run's folder shows the devices of every machine. Runs on one device have no such file.
+A server that sees only the run's folder can so show the devices of all machines. Runs on one device have no such file.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ FOLDER, RANK_FILE = "ranks", re.compile(r"rank-(\d{4})\.json")
 _EVERY_S = 2.0
 """as often as the page reads a run"""
 _SILENT_S = 20.0
-"""behind the newest file of the run, after which a rank counts as silent"""
+"""a rank is silent once its file is this many seconds older than the newest one"""
 _LARGEST = 1 << 20
 _MOST_DEVICES = 64
-"""of a rank; more in a file were not written by this pack, and a page would draw each of them"""
+"""devices of a rank that are read; the file may be foreign, and the page draws each device"""
 
 
 class RankFile:
     """Writes the state of this rank's devices until it is closed, in a thread, also while a rank waits for others."""
 
     def __init__(self, directory: Path, rank: int, read: Callable[[], list[dict[str, Any]]]) -> None:
-        """`read` returns the state of each device as JSON data; it is called from another thread."""
+        """`read` returns the state of each device as JSON data; a thread calls it."""
         self._path, self._directory = directory / FOLDER / f"rank-{rank:04d}.json", directory
         self._about = {"version": 1, "rank": rank, "host": socket.gethostname()}
         self._read, self._ended = read, threading.Event()
@@ -45,7 +45,7 @@ class RankFile:
     def _run(self) -> None:
         while True:
             last = self._ended.is_set()
-            with contextlib.suppress(OSError, WanTrainerError):  # a full disk: the next one may be written
+            with contextlib.suppress(OSError, WanTrainerError):  # for example a full disk
                 atomic_write_json(self._path, {**self._about, "devices": self._read()}, self._directory)
             if last:
                 return
@@ -53,17 +53,17 @@ class RankFile:
 
 
 def forget_ranks(directory: Path, world: int) -> None:
-    """Remove the files of ranks from `world` on, which an earlier session of more ranks has left."""
+    """Remove the files of ranks from number `world` on, which an earlier session with more ranks has written."""
     for path in _files(directory):
         if int(path.stem[-4:]) >= world:
             remove_file(path, directory)
 
 
 def read_ranks(directory: Path) -> list[dict[str, Any]]:
-    """Returns the state of each device of all ranks as JSON data: that of its file, with `rank`, `host` and `silent`,
-    the seconds since a silent rank was heard, else None. Damaged files are skipped.
+    """Returns the state of each device of all ranks as JSON data, with `rank`, `host` and `silent`.
 
-    A rank's age is that of its file behind the newest one: clocks of other machines do not count.
+    `silent`: seconds since a silent rank wrote its file, before the newest file, so that clocks of other machines do
+    not matter; None for other ranks. Damaged files are skipped.
     """
     found: list[tuple[float, dict[str, Any]]] = []
     for path in _files(directory):
@@ -85,7 +85,7 @@ def _silent(seconds: float) -> int | None:
 
 
 def _files(directory: Path) -> list[Path]:
-    """Returns the files of all ranks, in their order."""
+    """Returns the files of all ranks, by rank."""
     try:
         return sorted(path for path in (directory / FOLDER).iterdir() if RANK_FILE.fullmatch(path.name))
     except OSError:

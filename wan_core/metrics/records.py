@@ -1,7 +1,4 @@
-"""Reads the records of a metrics.jsonl in order; defines a valid line, number and step.
-
-Torn, damaged and overlong lines are skipped, since files outlive programs and people edit them.
-"""
+"""Reads the records of a metrics.jsonl in order. Incomplete, damaged and overlong lines are skipped."""
 
 from __future__ import annotations
 
@@ -21,13 +18,13 @@ from ..events import StepDone
 from ..files import FileError, open_regular
 
 _LONGEST_LINE = 8 << 20
-# Once: `json.loads` with an argument constructs a decoder per line, a third of the time.
+# One decoder, since `json.loads` with an argument would create one per line, which is a third of the time.
 _DECODER = json.JSONDecoder(parse_constant=lambda _: None)
 
 
 @dataclass(frozen=True)
 class LossCurve:
-    """Training loss by step; of a step trained twice the last line counts."""
+    """Training loss by step; if a step was trained twice, the last line counts."""
 
     steps: NDArray[np.int64]
     """ascending; only steps with a finite loss"""
@@ -58,7 +55,7 @@ def records_of(path: Path, kinds: Collection[str]) -> Iterator[dict[str, Any]]:
     marks = [kind.encode() for kind in kinds]
     with contextlib.suppress(FileError, OSError), open_regular(path, follow_links=False) as file:
         for line in lines_of(file, _LONGEST_LINE):
-            # Evaluations and previews are few among the steps: only lines that can be such a record are parsed.
+            # Parsing is slow, and most lines are steps, so lines without the name of an event are skipped unparsed.
             if any(mark in line for mark in marks):
                 record = parse_record(line)
                 if record is not None and record.get("event") in kinds:
@@ -66,7 +63,7 @@ def records_of(path: Path, kinds: Collection[str]) -> Iterator[dict[str, Any]]:
 
 
 def lines_of(file: BinaryIO, longest: int) -> Iterator[bytes]:
-    """Yields the complete lines from the position of `file` on; of a line above `longest` bytes only the newline."""
+    """Yields the complete lines from the position of `file` on; for a line longer than `longest` bytes, its newline."""
     while line := file.readline(longest):
         is_long = not line.endswith(b"\n")
         while line and not line.endswith(b"\n"):

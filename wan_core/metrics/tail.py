@@ -1,4 +1,4 @@
-"""Reads the newest records of a run backwards from the end of metrics.jsonl, in time independent of its length."""
+"""Reads the newest records of a run from the end of metrics.jsonl, in a time that does not depend on its length."""
 
 from __future__ import annotations
 
@@ -74,13 +74,13 @@ def read_tail(path: Path) -> MetricsTail:
 
 
 def _kind(line: bytes) -> str:
-    """Returns the event name of a line without parsing it: `to_line` writes it first."""
+    """Returns the event name of a line without parsing it, since `to_line` writes it first."""
     head = line[:40]
     return next((name for mark, name in _HEADS.items() if mark in head), "")
 
 
 def _backwards(file: BinaryIO) -> Iterator[bytes]:
-    """Yields the complete lines, last first, without a torn last line."""
+    """Yields the lines, last first, without an incomplete last line."""
     place = file.seek(0, os.SEEK_END)
     stop = max(0, place - _SEARCH_BYTES)
     head, torn, block = b"", True, _FIRST_BLOCK_BYTES
@@ -93,6 +93,6 @@ def _backwards(file: BinaryIO) -> Iterator[bytes]:
         for line in reversed(pieces[1:]):
             if not torn:
                 yield line
-            torn = False  # the first piece from the end is what follows the last newline
+            torn = False  # the last piece follows the last newline
     if not torn and stop == 0:
         yield head

@@ -1,4 +1,4 @@
-"""Settings of preview clips: content, size and sampling."""
+"""The settings of preview clips: content, size and sampling."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class SamplingPreset:
 
 
 FEW_STEPS = "4-step LoRA"
-"""needs a LoRA distilled for few steps: clips end in noise without it"""
+"""needs a LoRA that is distilled for few steps; without it, clips are noise"""
 OFFICIAL = "official"
-"""the model's own numbers, `Template.official`; those of PRESETS in a run of before models had any"""
+"""the numbers of the model's own config, `Template.official`; those of PRESETS with `official_of_all`"""
 PRESETS = {
     "ComfyUI template": SamplingPreset(20, 6.0, 8.0),
     OFFICIAL: SamplingPreset(50, 5.0, 5.0),
@@ -65,7 +65,7 @@ class SampleConfig(Config):
     prompt_keys: tuple[str, ...] = ()
     """cache keys of the encoded prompts; the worker never encodes text"""
     prompt_settings: tuple[PreviewPrompt, ...] = internal((), "changed")
-    """settings of single prompts, one each; empty where no prompt has any"""
+    """settings of each prompt; empty if no prompt has any"""
     negative_key: str = ""
     """cache key of the negative prompt; "": the cache set's"""
     default_negative_key: str = internal("", "never")
@@ -75,7 +75,7 @@ class SampleConfig(Config):
     first_frame_key: str = ""
     """TI2V-5B: cache key of a start image's latent at preview size; "": see Previewer"""
     start_image: str = ""
-    """name of a picture in the cache; the process with the VAE encodes the keys above from it"""
+    """name of a picture in the cache, from which the nodes encode the entries of condition_key and first_frame_key"""
     end_image: str = ""
     vision_key: str = ""
     """cache key of the picture's image tokens"""
@@ -218,9 +218,10 @@ class SampleConfig(Config):
     )
 
     loras: tuple[FrozenLora, ...] = internal((), "changed")
-    """frozen LoRAs of sampling alone, such as a preset's few-step LoRA"""
+    """frozen LoRAs that act in previews only, such as a few-step LoRA"""
+
     official_of_all: bool = internal(False, "never")
-    """True in runs of before each model had official numbers: the same ones for all"""
+    """True in older runs, in which "official" means the same numbers for all models"""
     preview_size: str = counted(
         _AS_FIRST_CLIP,
         "Size of previews whose width, height or num_frames is 0. clip: the size of the first training clip. template: "
@@ -258,7 +259,7 @@ class SampleConfig(Config):
             )
 
     def of_prompt(self, index: int) -> SampleConfig:
-        """Returns the settings of one prompt: its own over the common ones."""
+        """Returns the settings of one prompt; its own settings replace the common ones."""
         if not self.prompt_settings:
             return self
         return replace(self, prompt_settings=(), **self.prompt_settings[index].settings())
@@ -269,9 +270,9 @@ class SampleConfig(Config):
         return f"{variant}_p{index}_{name}" if name else f"{variant}_p{index}"
 
     def resolved(self, template: Template | None = None, pixels: int = 0) -> SamplingPreset:
-        """Returns all sampling settings with every 0 resolved; `template` replaces "auto" and "official".
+        """Returns all sampling settings, with values for every 0; `template`: the model's, for "auto" and "official".
 
-        `pixels`: width x height of the clip where the config leaves that open.
+        `pixels`: width x height of the clip, if the config does not set them.
         """
         preset = PRESETS.get(self.sampling) or (template if self.sampling == "auto" else None)
         preset, low = preset or PRESETS["ComfyUI template"], None

@@ -1,4 +1,4 @@
-"""Generates a clip from noise: the models in turn, each with its guidance, along the sampler's schedule."""
+"""Generates a clip from noise, with one model, or with the experts of a pair one after the other."""
 
 from __future__ import annotations
 
@@ -29,15 +29,14 @@ def generate(
     start: Tensor | None = None,
     on_step: Callable[[int, int], None] | None = None,
 ) -> Tensor:
-    """Denoises to a clean normalised latent (B, C, F, H, W) float32 on the first device of the last model.
+    """Returns a clean normalised latent (B, C, F, H, W) float32, on the first device of the last model.
 
-    `denoisers`, highest sigmas first, each take the steps that start in their range; a single model is
-    `[Denoiser.of(model)]`. text (B, L, D), negative_text (B, M, D), noise (B, C, F, H, W) float32. Guidance 1 skips the
-    negative pass, which reads the same `conditioning`. `first_frame` (B, C, 1, H, W): clean first latent frame of
-    TI2V-5B image-to-video, restored before every step, with timestep 0. `start` (B, C, F, H, W): clean latent to start
-    from where the first denoiser starts below sigma 1. `seed`: of the noise that samplers such as lcm add.
-    `on_step(done, total)` is called after each step and may raise to stop. ConfigError when no step belongs to a
-    denoiser.
+    `denoisers`: see `turns`; a single model is `[Denoiser.of(model)]`. `text` (B, L, D), `negative_text` (B, M, D),
+    `noise` (B, C, F, H, W) float32. Both guidance passes read `conditioning`. `first_frame` (B, C, 1, H, W): the given
+    first latent frame of TI2V-5B, which replaces the latent's before every step, with timestep 0. `start` (B, C, F, H,
+    W): the clean latent to start from if the first denoiser starts below sigma 1. `seed`: seed of the noise that
+    samplers such as lcm add. `on_step(done, total)` is called after each step, and may raise to stop. ConfigError if no
+    denoiser has a step.
     """
     solver = SOLVERS[preset.sampler_name]
     walks = turns(denoisers, _sigmas(preset))
@@ -72,7 +71,7 @@ def generate(
 def _velocity(
     model: WanTransformer, inputs: ModelInputs, first_frame: Tensor | None
 ) -> Callable[[Tensor, float], Tensor]:
-    """Returns the solver's model function; a given first frame replaces the latent's, at timestep 0."""
+    """Returns the function (latent, sigma) -> velocity of the solver; a given first frame has timestep 0."""
 
     def velocity(latent: Tensor, sigma: float) -> Tensor:
         seen = _with_first(latent, first_frame)
@@ -82,7 +81,7 @@ def _velocity(
 
 
 def _scale(denoiser: Denoiser, preset: SamplingPreset) -> float:
-    """Returns the denoiser's guidance scale; a range that ends below sigma 1 is the low_noise expert's."""
+    """Returns the guidance scale of a denoiser; one whose range ends below sigma 1 is the low_noise expert."""
     if denoiser.guidance_scale is not None:
         return denoiser.guidance_scale
     low = preset.low_noise_guidance if denoiser.sigma_max < 1 else None
@@ -90,15 +89,16 @@ def _scale(denoiser: Denoiser, preset: SamplingPreset) -> float:
 
 
 def _noise_like(latent: Tensor, seed: int) -> Callable[[], Tensor]:
-    """Returns a generator of noise (latent's shape) for ancestral samplers, on latent's device as in ComfyUI."""
-    # On a CPU the initial noise used this seed on the same generator: the next seed avoids repeating it.
+    """Returns a function that draws noise of latent's shape on latent's device, as ComfyUI does for ancestral
+    samplers."""
+    # On a CPU, the same seed would repeat the initial noise, so the next seed is used.
     own = (seed + (latent.device.type == "cpu")) % 2**64
     generator = torch.Generator(latent.device).manual_seed(own)
     return lambda: torch.randn(latent.shape, generator=generator, device=latent.device)
 
 
 def _timestep(latent: Tensor, timestep: float, given: bool) -> Tensor:
-    """Returns (B,), or (B, F) with 0 for a given first frame; float32."""
+    """Returns timesteps (B,), or (B, F) with 0 for a given first frame, float32."""
     size = (latent.shape[0], latent.shape[2]) if given else (latent.shape[0],)
     rows = torch.full(size, timestep, dtype=torch.float32, device=latent.device)
     if given:
@@ -111,7 +111,7 @@ def _with_first(latent: Tensor, first_frame: Tensor | None) -> Tensor:
 
 
 def steps_above(preset: SamplingPreset, boundary: float) -> int:
-    """Returns how many steps of a preset start at the sigma `boundary` or above: those of the high noise expert."""
+    """Returns the number of steps of a preset that start at sigma `boundary` or above, of the high_noise expert."""
     sigmas = _sigmas(preset)
     return int((sigmas[:-1] >= boundary).sum())
 

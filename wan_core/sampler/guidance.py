@@ -1,4 +1,4 @@
-"""Guidance: the prediction with the prompt, moved away from the prediction with the negative prompt."""
+"""Classifier-free guidance, CFG-Zero* and skip-layer guidance."""
 
 from __future__ import annotations
 
@@ -18,18 +18,21 @@ class Guidance:
     """Settings of the negative pass and of skip-layer guidance."""
 
     batched: bool = False
-    """both passes in one batch: weights are read once, activations double"""
+    """True computes both passes in one batch: weights are read once, activations take twice the memory"""
+
     zero_star: bool = False
-    """CFG-Zero*: scale the negative prediction to its length along the positive one"""
+    """True for CFG-Zero*, which replaces the negative prediction by the positive one's projection onto it"""
+
     skip_layers: tuple[int, ...] = ()
-    """blocks to skip; empty: no skip-layer guidance"""
+    """blocks that skip-layer guidance skips; empty: no skip-layer guidance"""
+
     skip_in_negative: bool = False
-    """skip them in the negative pass, instead of in a third pass with the prompt"""
+    """True skips them in the negative pass, False in a third pass with the prompt"""
     skip_scale: float = 3.0
     """weight of the third pass"""
     skip_from: float = 0.01
     skip_to: float = 0.15
-    """fractions of the unshifted schedule, 0 to 1, between which blocks are skipped"""
+    """blocks are skipped between these fractions (0 to 1) of the unshifted schedule"""
 
     def require_blocks(self, count: int) -> None:
         """Raises ConfigError for a block beyond the model's `count`."""
@@ -39,13 +42,13 @@ class Guidance:
             )
 
     def skips_at(self, sigma: float, shift: float) -> bool:
-        """Returns whether blocks are skipped at this sigma, by ComfyUI's percent_to_sigma."""
+        """Returns whether blocks are skipped at this sigma, as by ComfyUI's percent_to_sigma."""
         return bool(self.skip_layers) and _level(self.skip_to, shift) <= sigma <= _level(self.skip_from, shift)
 
 
 @dataclass(frozen=True)
 class ModelInputs:
-    """Model inputs and guidance of one latent, on its first device."""
+    """Model inputs and guidance, on the first device of the model."""
 
     text: Tensor
     """(B, L, D)"""
@@ -53,7 +56,7 @@ class ModelInputs:
     """(B, M, D)"""
     conditioning: Conditioning | None
     scale: float
-    """1: no negative pass"""
+    """guidance scale; 1: no negative pass"""
     shift: float
     guidance: Guidance
 
@@ -61,7 +64,7 @@ class ModelInputs:
 def guided_velocity(
     model: WanTransformer, latent: Tensor, timestep: Tensor, sigma: float, inputs: ModelInputs
 ) -> Tensor:
-    """Returns the guided velocity: latent (B, C, F, H, W), timestep (B,) or (B, F); float32 of latent's shape."""
+    """Returns the guided velocity (B, C, F, H, W) float32; latent (B, C, F, H, W), timestep (B,) or (B, F)."""
     guidance, conditioning = inputs.guidance, inputs.conditioning
     skips = guidance.skips_at(sigma, inputs.shift)
     in_negative = skips and guidance.skip_in_negative
@@ -96,7 +99,7 @@ def _zero_star(latent: Tensor, positive: Tensor, negative: Tensor, sigma: float,
     flat_positive, flat_negative = positive.flatten(1), negative.flatten(1)
     share = (flat_positive * flat_negative).sum(1) / (flat_negative.square().sum(1) + 1e-8 / sigma**2)
     share = share.view(-1, *([1] * (latent.ndim - 1)))
-    # The paper scales the negative velocity; ComfyUI scales the clean clip D- = latent - sigma v- it leads to.
+    # The paper scales the negative velocity v-; ComfyUI scales its clean clip latent - sigma v-.
     clean = latent - sigma * negative
     return (share - 1) * (1 - scale) * clean / sigma
 

@@ -1,4 +1,4 @@
-"""Libraries of preview prompts: a prompt per line, or JSON of nicknames, with settings as suffixes.
+"""Preview prompts: one per line, or JSON with nicknames, each with settings as suffixes.
 
 a red ball rolling --w 480 --h 832 --f 33 --d 7 --n blurry
 {"ball": "a red ball rolling", "dog": "[trigger] runs --s 30"}
@@ -21,9 +21,9 @@ from ..errors import ConfigError
 TRIGGER = "[trigger]"
 _LONGEST_TRIGGER = 1000
 _JSON = re.compile(r'\s*(?:\{\s*["}]|\[\s*["\[{\]])')
-"""start of JSON; a line of prose may start with [trigger]"""
+"""start of JSON; a line of text may start with [trigger]"""
 _SUFFIX = re.compile(r"(?:^|\s)--([A-Za-z]\S*)(?=\s|$)")
-"""a suffix with everything attached: --w480 is unknown, and not prompt text either"""
+"""a suffix up to the next blank; so --w480 is an unknown suffix, not text of the prompt"""
 _SUFFIXES = {
     "w": ("width", int), "h": ("height", int), "f": ("num_frames", int), "s": ("steps", int), "d": ("seed", int),
     "l": ("cfg", float), "fs": ("shift", float), "n": ("negative_prompt", str),
@@ -33,7 +33,7 @@ _SUFFIXES = {
 
 @dataclass(frozen=True, kw_only=True)
 class PreviewPrompt(Config):
-    """One prompt and its own settings; 0 and None use the common ones."""
+    """The settings of one prompt; 0 and None stand for the common setting."""
 
     name: str = ""
     """nickname, as written"""
@@ -46,13 +46,14 @@ class PreviewPrompt(Config):
     shift: float = 0.0
     seed: int | None = None
     negative_key: str = ""
-    """cache key of its negative prompt"""
+    """cache key of the negative prompt"""
+
     condition_key: str = ""
-    """cache key of the condition at its size"""
+    """cache key of the condition at the prompt's size"""
     first_frame_key: str = ""
 
     def settings(self) -> dict[str, Any]:
-        """Returns its own settings by their names in SampleConfig."""
+        """Returns the prompt's own settings by their names in SampleConfig."""
         given = {name: getattr(self, name) for name in ("width", "height", "num_frames", "steps", "cfg", "shift")}
         found: dict[str, Any] = {name: value for name, value in given.items() if value}
         if self.seed is not None:
@@ -64,9 +65,9 @@ class PreviewPrompt(Config):
 
 
 def read_prompts(written: str, trigger_word: str = "") -> list[tuple[str, PreviewPrompt]]:
-    """Returns all prompts in order, with their settings; `[trigger]` becomes the trigger word.
+    """Returns all prompts in order, with their settings and with the trigger word for `[trigger]`.
 
-    Empty lines and lines starting with # are skipped. ConfigError names the line or nickname, and a valid form.
+    Empty lines and lines that start with # are skipped. ConfigError names the line or nickname, and a valid form.
     """
     if len(trigger_word) > _LONGEST_TRIGGER:
         raise ConfigError(f"trigger_word has {len(trigger_word):,} characters. Use at most {_LONGEST_TRIGGER}.")
@@ -136,7 +137,7 @@ def _once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _parted(place: str, name: str, line: str) -> tuple[str, PreviewPrompt]:
-    """Splits off the suffixes: (prompt, its settings)."""
+    """Returns the prompt without its suffixes, and its settings."""
     marks = list(_SUFFIX.finditer(line))
     prompt = line[: marks[0].start()].strip() if marks else line
     if not prompt:

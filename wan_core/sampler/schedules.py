@@ -13,40 +13,40 @@ from torch import Tensor
 from ..flow import shift_sigma, simple_sigmas
 
 _GRID = 1000
-"""ComfyUI tabulates the shifted sigmas of k / 1000, k = 1 .. 1000"""
+"""ComfyUI has a table of the shifted sigmas of k / 1000, k = 1 .. 1000"""
 
 
 def schedule(name: str, steps: int, shift: float, *, skips_last: bool = False) -> Tensor:
     """Returns (steps + 1,) float32 sigmas from 1 to 0 of the scheduler `name`, a key of SCHEDULERS.
 
-    `beta` omits duplicates, from about 300 steps on. `skips_last` computes one step more and omits the sigma before 0,
-    as ComfyUI does for samplers (uni_pc) that are unstable close to 0.
+    `beta` omits duplicates, which occur from about 300 steps on. `skips_last`: the schedule of one step more without
+    the sigma before 0, as ComfyUI has it for samplers that are unstable near 0 (uni_pc).
     """
     sigmas = SCHEDULERS[name](steps + skips_last, shift)
     return torch.cat([sigmas[:-2], sigmas[-1:]]) if skips_last else sigmas
 
 
 def _normal(steps: int, shift: float) -> Tensor:
-    """Even timesteps from 1000 to the table's lowest sigma, shifted a second time."""
+    """Returns even timesteps from 1000 to the lowest shifted sigma, which are then shifted, as in ComfyUI."""
     lowest = float(_shifted(torch.tensor([1 / _GRID]), shift))
     return _to_zero(_shifted(torch.linspace(1.0, lowest, steps, dtype=torch.float64), shift))
 
 
 def _sgm_uniform(steps: int, shift: float) -> Tensor:
-    """`_normal` with one step more, whose last sigma is omitted."""
+    """Returns `_normal` of one step more, without its last sigma above 0."""
     lowest = float(_shifted(torch.tensor([1 / _GRID]), shift))
     return _to_zero(_shifted(torch.linspace(1.0, lowest, steps + 1, dtype=torch.float64)[:-1], shift))
 
 
 def _beta(steps: int, shift: float) -> Tensor:
-    """Quantiles of Beta(0.6, 0.6): dense at both ends (arXiv 2407.12173)."""
+    """Returns quantiles of Beta(0.6, 0.6), which are dense at both ends (arXiv 2407.12173)."""
     places = [round(_beta_quantile(1 - index / steps) * (_GRID - 1)) for index in range(steps)]
     distinct = torch.tensor(list(dict.fromkeys(places)), dtype=torch.float64)
     return _to_zero(_shifted((distinct + 1) / _GRID, shift))
 
 
 def _linear_quadratic(steps: int, _shift: float) -> Tensor:
-    """Linear by 0.025 over half of the steps, then a parabola to 0 (Mochi); ignores the shift."""
+    """Falls linearly by 0.025 in the first half of the steps, then as a parabola to 0 (Mochi); ignores the shift."""
     if steps == 1:
         return torch.tensor([1.0, 0.0])
     even, threshold = steps // 2, 0.025
@@ -76,7 +76,7 @@ def _to_zero(sigmas: Tensor) -> Tensor:
 
 def _beta_quantile(share: float, power: float = 0.6) -> float:
     """Returns x with I_x(power, power) = share, by bisection."""
-    if share > 0.5:  # the distribution is symmetric, and the series converges fast below one half
+    if share > 0.5:  # by symmetry; the series converges fast below one half
         return 1 - _beta_quantile(1 - share, power)
     low, high = 0.0, 0.5
     for _ in range(60):

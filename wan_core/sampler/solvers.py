@@ -1,11 +1,11 @@
 """Samplers: from noise to a clip, with the names of ComfyUI's KSampler.
 
-All solve dx/dsigma = v for a model that predicts the velocity v. With D = x - sigma * v, the expected clean clip,
-dx/dsigma = (x - D) / sigma; over lambda = -log(sigma) it is exact for constant D: x(t) = (t/s) x(s) + (1 - t/s) D.
-Higher-order samplers differ in their extrapolation of D.
+All solve dx/dsigma = v, where the model predicts the velocity v. With the expected clean clip D = x - sigma * v, this
+is dx/dsigma = (x - D) / sigma. For constant D, the exact solution from sigma s to t is x(t) = (t/s) x(s) + (1 - t/s) D.
+Samplers of higher order differ in how they extrapolate D.
 
-x is (B, C, F, H, W) float32; sigmas fall from 1, or from the previous expert's last sigma, to 0 or the next expert's
-first.
+x is (B, C, F, H, W) float32. Sigmas fall from 1 to 0; for an expert of a pair, from the previous expert's last sigma,
+or to the next expert's first.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ _LOWEST = 0.001
 
 @dataclass(frozen=True)
 class Walk:
-    """Inputs of a solver besides x."""
+    """The inputs of a solver in addition to x."""
 
     sigmas: tuple[float, ...]
     """(steps + 1) descending sigmas"""
     velocity: Callable[[Tensor, float], Tensor]
-    """(x, sigma) -> v of x's shape, float32"""
+    """(x, sigma) -> v, of x's shape, float32"""
+
     fresh_noise: Callable[[], Tensor]
-    """standard normal, of x's shape"""
+    """returns standard normal noise of x's shape"""
     stepped: Callable[[], None]
     """called after each step; may raise to stop"""
 
@@ -49,7 +50,7 @@ def _euler(walk: Walk, x: Tensor) -> Tensor:
 
 
 def _heun(walk: Walk, x: Tensor) -> Tensor:
-    """Mean of the velocities at both ends of the step (Karras et al. 2022, algorithm 1); Euler into 0."""
+    """Uses the mean of the velocities at both ends of a step (Karras et al. 2022, algorithm 1); the last is Euler."""
     for sigma, following in pairwise(walk.sigmas):
         velocity = walk.velocity(x, sigma)
         if following > 0:
@@ -61,7 +62,7 @@ def _heun(walk: Walk, x: Tensor) -> Tensor:
 
 
 def _dpmpp_2m(walk: Walk, x: Tensor) -> Tensor:
-    """Linear extrapolation of D to the middle of the step (Lu et al. 2022, DPM-Solver++(2M))."""
+    """Extrapolates D linearly to the middle of the step (Lu et al. 2022, DPM-Solver++(2M))."""
     before: tuple[float, Tensor] | None = None
     for sigma, following in pairwise(walk.sigmas):
         clean = walk.clean(x, sigma)
@@ -77,7 +78,7 @@ def _dpmpp_2m(walk: Walk, x: Tensor) -> Tensor:
 
 
 def _res_multistep(walk: Walk, x: Tensor) -> Tensor:
-    """Linear extrapolation of D, integrated exactly (Zhang et al. 2023, refined exponential solver)."""
+    """Extrapolates D linearly and integrates exactly (Zhang et al. 2023, refined exponential solver)."""
     before: tuple[float, Tensor] | None = None
     for sigma, following in pairwise(walk.sigmas):
         clean = walk.clean(x, sigma)
@@ -105,9 +106,9 @@ def _lcm(walk: Walk, x: Tensor) -> Tensor:
 
 
 def _uni_pc(walk: Walk, x: Tensor) -> Tensor:
-    """UniPC of order 3, B(h) = h (Zhao et al. 2023): predict, evaluate once, correct.
+    """UniPC of order 3 with B(h) = h (Zhao et al. 2023): predicts, evaluates once, corrects.
 
-    The order rises over the first steps and falls over the last ones; the last step is not corrected.
+    The order rises during the first steps and falls during the last ones; the last step is not corrected.
     """
     ends_clean = walk.sigmas[-1] == 0
     levels = (*walk.sigmas[:-1], walk.sigmas[-1] or _LOWEST)
@@ -130,13 +131,14 @@ def _uni_pc(walk: Walk, x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Solver:
-    """A sampler, and its requirement on the schedule."""
+    """A sampler, and the schedule that it needs."""
 
     solve: Callable[[Walk, Tensor], Tensor]
     skips_last: bool = False
-    """compute one step more and omit the sigma before 0"""
+    """True for a schedule of one step more, without the sigma before 0"""
+
     passes: int = 1
-    """model evaluations per step, at most"""
+    """most model evaluations per step"""
 
 
 SOLVERS = {

@@ -3,8 +3,8 @@
 `known` lists (sigma, D) of the last steps, oldest first, one per order. lambda = -log(sigma), h is the step in lambda,
 r_i = (lambda_i - lambda_0) / h.
 
-Coefficients are float32, with lambda by alpha = 1 / sqrt(1 + sigma^2), as in ComfyUI: in steps as short as the first
-ones of `linear_quadratic` that rounding is part of the result, and float64 gives clips 0.03 away from ComfyUI's.
+As in ComfyUI, coefficients are float32, and lambda is computed from alpha = 1 / sqrt(1 + sigma^2). In very short steps,
+such as the first ones of `linear_quadratic`, this rounding matters: in float64, clips differ by 0.03 from ComfyUI's.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ Known = Sequence[tuple[float, Tensor]]
 
 
 def predict(x: Tensor, known: Known, following: float) -> Tensor:
-    """Returns x at sigma `following` (UniP): the newest D and its differences to older ones."""
+    """Returns x at sigma `following` (UniP), from the newest D and its differences to older ones."""
     length, places = _places(known, following)
     order = len(known)
-    # The paper solves for both weights; a single one has 1/2, the limit for short steps.
+    # A single weight is 1/2, the limit for short steps; the paper solves for two weights.
     weights = [0.5] if order == 2 else _weights(length, places)
     return _moved(x, known, following) + length * _differences(known, places, weights)
 
@@ -43,7 +43,7 @@ def _moved(x: Tensor, known: Known, following: float) -> Tensor:
 
 
 def _places(known: Known, following: float) -> tuple[float, list[float]]:
-    """Returns h, and r of all known sigmas but the newest, newest first."""
+    """Returns h, and r_i of all known sigmas except the newest, the newer ones first."""
     here = _log_ratio(known[-1][0])
     length = _log_ratio(following) - here
     return float(length), [float((_log_ratio(older) - here) / length) for older, _ in reversed(known[:-1])]

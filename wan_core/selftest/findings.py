@@ -29,20 +29,20 @@ _TRIED: tuple[tuple[str, Callable[[Path], str]], ...] = (
     ("training", trains),
     ("fp8 training", trains_in_fp8),
 )
-"""each gets an empty folder, returns its finding, and raises on failure; cheap ones first"""
+"""(name, check), cheap ones first; a check gets an empty folder, returns its finding, and raises on failure"""
 
 
 @dataclass(frozen=True)
 class Finding:
     name: str
     state: str
-    """ok; missing, which only some jobs need; or failed"""
+    """ok; missing: only some jobs need it; failed"""
     said: str
     seconds: float
 
 
-def check_machine(tell: Callable[[Finding], None]) -> list[Finding]:
-    """Runs the checks in a temporary folder; `tell` receives each finding immediately. Never raises."""
+def check_machine(show: Callable[[Finding], None]) -> list[Finding]:
+    """Runs the checks in a temporary folder, and calls `show` with each finding. Never raises."""
     found: list[Finding] = []
     with tempfile.TemporaryDirectory(prefix="wan_trainer_check_", ignore_cleanup_errors=True) as folder:
         for number, (name, work) in enumerate(_TRIED):
@@ -51,7 +51,7 @@ def check_machine(tell: Callable[[Finding], None]) -> list[Finding]:
             began = time.monotonic()
             state, said = _tried(work, place)
             found.append(Finding(name, state, said, time.monotonic() - began))
-            tell(found[-1])
+            show(found[-1])
     return found
 
 

@@ -29,8 +29,8 @@ _OPTIONAL = (
 _SIDE, _FRAMES = 64, 9
 
 
-class Unneeded(Exception):  # noqa: N818  no error: not every machine has it
-    """A check does not apply: no run here needs it."""
+class Unneeded(Exception):  # noqa: N818  not an error
+    """A check does not apply to this machine."""
 
 
 def device() -> torch.device:
@@ -47,7 +47,7 @@ def system(_place: Path) -> str:
 
 
 def libraries(_place: Path) -> str:
-    """Returns the versions of required libraries; raises for an unsupported one."""
+    """Returns the versions of required libraries; raises if one cannot be imported."""
     from ..load import import_libraries
 
     import_libraries()
@@ -63,9 +63,9 @@ def optional_packages(_place: Path) -> str:
 
 
 def compute(_place: Path) -> str:
-    """Returns the devices and their abilities, after a product in each compute dtype and a check of 8-bit floats.
+    """Returns the devices and their abilities, after a product in the compute dtype and a check of 8-bit floats.
 
-    PlacementError for a card that this torch has no kernels for.
+    PlacementError for a card for which this torch has no kernels.
     """
     names: list[str] = []
     for name in gpu_names():
@@ -87,7 +87,7 @@ def _numbers_on(where: str) -> str:
         raise ArithmeticError(f"a product in {name} on {where} is wrong")
     try:
         stored = square.to(torch.float8_e4m3fn).to(square.dtype)
-    except (RuntimeError, AttributeError, TypeError) as error:  # a type error is Apple's
+    except (RuntimeError, AttributeError, TypeError) as error:  # TypeError on Apple
         return f"{name}, no fp8: {type(error).__name__}"
     return f"{name}, fp8 storage" if bool((stored == square).all()) else f"{name}, fp8 storage is wrong"
 
@@ -106,7 +106,7 @@ def attention(_place: Path) -> str:
 
 
 def pinned_memory(_place: Path) -> str:
-    """Returns the speed of loading from pinned memory, which block swap depends on."""
+    """Returns the speed of copies from pinned memory, on which block swap depends."""
     if not backend_of(device()).late_copies:
         raise Unneeded("no CUDA device, so there is nowhere to send it")
     size = 64 << 20

@@ -1,4 +1,4 @@
-"""A two-block model, trained from file to LoRA, stopped and resumed: the complete engine, small."""
+"""Trains a two-block model from file to LoRA, with a stop, a resume and a preview."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _STEPS = 6
 
 
 class _Alone:
-    """A control without commands, and without a decoder of previews."""
+    """A control without commands that decodes no previews."""
 
     def stop_reason(self) -> str:
         return ""
@@ -42,7 +42,7 @@ class _Alone:
 
 
 def trains(place: Path) -> str:
-    """Returns the result of a run that is made, trained, stopped, resumed, previewed and saved."""
+    """Returns the result of a run that is trained, stopped, resumed, previewed and saved."""
     return _train(place, ModelPlan(base_file=f"diffusion_models:{_FILE}"))
 
 
@@ -96,7 +96,7 @@ def _made(place: Path, plan: ModelPlan) -> tuple[Path, Roots]:
 
 
 def _weights() -> dict[str, torch.Tensor]:
-    """Random matrices that keep the variance of their input, and small biases."""
+    """Returns random matrices that keep the variance of their input, and small biases."""
     generator = torch.Generator().manual_seed(0)
     with torch.device("meta"):
         model = WanTransformer(_SHAPE)

@@ -1,6 +1,6 @@
-"""Other trainers' jobs, converted to a graph of our nodes: each key is taken over, changed, or named.
+"""Converts jobs of other trainers to a graph of our nodes, with an account of every key: imported, changed or dropped.
 
-This room reads the training settings; importers/trainers reads the dataset settings when the graph runs.
+This room reads the training settings; importers/trainers reads the dataset settings, when the graph runs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Training settings of ai-toolkit: a YAML job whose first process is trained (its config/examples)."""
+"""Training settings of ai-toolkit: a YAML job, of which the first process is read (its config/examples)."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def arch(value: str, job: ForeignJob) -> None:
 
 
 def path(value: str, job: ForeignJob) -> Any:
-    """The repository name distinguishes 1.3B from 14B and 480P from 720P; the arch decides the others."""
+    """Sets the model: the repository name distinguishes 1.3B from 14B and 480P from 720P, the arch the others."""
     stated, job.kind, job.expert = job.kind, None, "both"
     made = model_file(value, job)
     if stated is not None and (job.kind is None or stated.low_noise_file or stated.vae != job.kind.vae):
@@ -81,7 +81,7 @@ def experts(value: Any, job: ForeignJob) -> None:
 
 
 def rate(value: float, job: ForeignJob) -> Any:
-    """Returns the learning rate; None where only the table of the optimizer has one, which is read there."""
+    """Returns the learning rate; None if the table of the optimizer has it, where `optimizer` reads it."""
     train: dict[str, Any] = job.ledger.get("train", dict, {})
     table: Any = train.get("optimizer")
     inside = "lr" not in train and isinstance(table, dict) and "lr" in table
@@ -138,7 +138,7 @@ _NAMES = (
 
 
 def _original(part: str) -> str:
-    """Returns an expression for names that contain a part of diffusers' names."""
+    """Returns a pattern for the original names, from a part of diffusers' names."""
     pattern = re.escape(part.replace("transformer.", ""))
     for theirs, ours in _NAMES:
         pattern = re.sub(theirs, ours, pattern)
@@ -146,7 +146,7 @@ def _original(part: str) -> str:
 
 
 def full_rank(kind: str) -> Any:
-    """Returns a reader of the flag for a complete second matrix, whatever the rank."""
+    """Returns a reader of the flag for a complete second matrix, for which the rank has no effect."""
 
     def read(value: bool, job: ForeignJob) -> Any:
         if not value:
@@ -160,7 +160,7 @@ def full_rank(kind: str) -> Any:
 
 
 def optimizer(value: Any, job: ForeignJob) -> Any:
-    """A name, or a table of type, rate and arguments."""
+    """Reads the name of an optimizer, or a table with its type, rate and arguments."""
     train: dict[str, Any] = job.ledger.get("train", dict, {})
     given = cast("dict[str, Any]", train.get("optimizer_params") or {})
     if isinstance(value, dict):
@@ -185,7 +185,7 @@ def optimizer(value: Any, job: ForeignJob) -> Any:
 
 
 def number(value: Any) -> Any:
-    """YAML parses 1e-4 as text."""
+    """Returns a number for text such as 1e-4, which YAML does not parse as a number."""
     try:
         return float(value) if isinstance(value, str) else value
     except ValueError:
@@ -218,7 +218,7 @@ def bias(value: str, _job: ForeignJob) -> Any:
 
 
 def prompts(value: Any, job: ForeignJob) -> Any:
-    """A list of texts, or of tables with own settings."""
+    """Reads a list of prompts, or of tables with a prompt and its settings."""
     lines = [_line(one) for one in cast("list[Any]", value if isinstance(value, list) else [value])]
     trigger = str(job.said("trigger_word") or "")
     if trigger and any("[trigger]" in line for line in lines):

@@ -1,4 +1,4 @@
-"""Options of a training command as settings, and the choice among several commands."""
+"""Converts the options of a training command to settings."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from .musubi import FLAGS, KEYS
 from .scripts import Training, as_written, ends_unset, is_unset, trainings
 
 _OF_LAUNCHER = ("num_processes", "mixed_precision", "num_cpu_threads_per_process")
-"""options of accelerate before the script"""
+"""options of accelerate, which precede the script"""
 _LISTS = frozenset(
     ["optimizer_args", "lr_scheduler_args", "network_args", "base_weights", "base_weights_multiplier", "metadata_tags"]
 )
-"""options with several words"""
+"""options that take several words"""
 _PATHS = frozenset(
     (
         *("dit", "dit_high_noise", "vae", "t5", "clip", "dataset_config", "network_weights"),
         *("base_weights", "sample_prompts", "config_file"),
     )
 )
-"""options whose value is shown by its last part"""
+"""options with a path; only its last part must be known"""
 _WITH_VALUE = {name for key in KEYS for name in key.names.split()} - FLAGS
 
 
@@ -30,15 +30,17 @@ _WITH_VALUE = {name for key in KEYS for name in key.names.split()} - FLAGS
 class Command:
     settings: dict[str, Any]
     unset: dict[str, str] = field(default_factory=dict[str, str])
-    """option -> its text, where the script does not define it"""
+    """option -> text of a value that the script does not define"""
+
     loose: list[str] = field(default_factory=list[str])
-    """words without an option"""
+    """words that belong to no option"""
+
     cut: list[str] = field(default_factory=list[str])
     """options after the end of the command"""
 
 
 def commands_of(name: str, text: str) -> list[Command]:
-    """Returns every distinct training command of a script."""
+    """Returns the different training commands of a script."""
     found: list[Command] = []
     for training in trainings(name, text):
         command = _command(training)
@@ -67,7 +69,7 @@ def _command(training: Training) -> Command:
 
 
 def _options(words: Sequence[str]) -> tuple[Mapping[str, list[str]], list[str]]:
-    """Returns the words of each option, and those without one."""
+    """Returns option -> words, and the words that belong to no option."""
     found: dict[str, list[str]] = {}
     loose: list[str] = []
     takes, name = 0, ""

@@ -1,4 +1,4 @@
-"""Training settings of diffusion-pipe: the TOML its train.py takes (examples/main_example.toml there)."""
+"""Training settings of diffusion-pipe: the TOML of its train.py (examples/main_example.toml there)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _EVAL = "clips are held out by held_out_ratio of Wan Dataset Settings"
 
 
 def _batch(value: Any, job: ForeignJob) -> Any:
-    """A number, or pairs of resolution and number."""
+    """Reads a batch size, or a list of (resolution, batch size)."""
     if isinstance(value, int):
         return value
     numbers = [pair[1] for pair in value if isinstance(pair, list) and len(pair) == 2]
@@ -98,7 +98,7 @@ def _type(value: str, job: ForeignJob) -> None:
 
 
 def _folder(value: str, job: ForeignJob) -> Any:
-    """ckpt_path is the fallback of transformer_path, and may still name the model."""
+    """Sets the model by ckpt_path, if transformer_path did not."""
     if job.kind is None:
         said_kind(value, job)
     if job.values.get("LoadWanModel", {}).get("diffusion_model"):
@@ -126,7 +126,7 @@ def _edge(value: float, _job: ForeignJob) -> Any:
 
 
 def _rank(value: float, job: ForeignJob) -> Any:
-    """alpha always equals the rank; a huge rank of a LoKr means a complete matrix."""
+    """Returns the rank, at most 1024; for a LoKr, a huge rank stands for complete matrices."""
     return int(value) if value <= 1024 else Changed(1024, "the largest here")
 
 

@@ -1,4 +1,4 @@
-"""A job of another trainer: the widgets it sets, and the findings of reading it."""
+"""A job of another trainer: the widgets that it sets, and the account of its settings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOADER, QUANTIZE, SPLIT, DATA = "LoadWanModel", "Fp8Quantize", "SplitAcrossGPUs"
 FROZEN, CUTTING = "AddFrozenLora", "WanDatasetSettings"
 SETTINGS, PREVIEW, TRAINER = "WanTrainSettings", "WanPreviewSettings", "TrainLoRA"
 UNKNOWN_MODEL = "choose a model"
-"""placeholder of a file that the settings do not name: no such file exists, so nothing trains until one is chosen"""
+"""placeholder for a file that the settings do not name; as no such file exists, the user has to choose one"""
 _CONFIGS = {
     LOADER: (ModelPlan,),
     QUANTIZE: (QuantizeConfig,),
@@ -27,13 +27,13 @@ _CONFIGS = {
     PREVIEW: (SampleConfig,),
     TRAINER: (TrainConfig, LoraConfig),
 }
-"""source of a widget's default"""
+"""node id -> configs with the defaults of its widgets"""
 _ADAPTER = {
     shown: name
     for shown, name in names_on_nodes(LoraConfig).items()
     if name not in ("rank", "alpha", "targets", "rank_patterns")
 }
-"""widget of Wan Train Settings -> setting of the adapter"""
+"""widget of Wan Train Settings -> field of LoraConfig"""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Kind:
     low_noise_file: str = ""
     vae: str = "wan_2.1_vae.safetensors"
     reads_clip: bool = False
-    """whether it reads CLIP image tokens"""
+    """whether the model reads CLIP image tokens"""
 
 
 @dataclass
@@ -61,28 +61,34 @@ class ForeignJob:
     now: Ledger = field(init=False)
     """account of the section being read"""
     values: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
-    """node id -> widget -> value; other nodes are omitted, or keep their defaults"""
+    """node id -> widget -> value; other widgets keep their defaults"""
+
     data: str = ""
-    """the dataset settings of the job, by the name in the settings"""
+    """path of the dataset settings, as written in the settings"""
     frozen: list[tuple[str, float]] = field(default_factory=list[tuple[str, float]])
     """frozen LoRAs: file, strength"""
     kind: Kind | None = None
     expert: str = ""
-    """high or low for one expert of a pair, where the settings name it; both"""
+    """"high" or "low" if one expert of a pair is trained, "both", or "" if the settings do not say it"""
+
     unset: dict[str, str] = field(default_factory=dict[str, str])
-    """key -> its text, where the file does not define it"""
+    """key -> text of a value that the file does not define"""
+
     huge_rank: int = 0
-    """a rank above all ranks here"""
+    """a rank above 1024; 0 for others"""
+
     epochs: tuple[str, int] | None = None
-    """(key, epochs) for a length in epochs"""
+    """(key, epochs), if the length of the run is in epochs"""
+
     every_epochs: dict[str, tuple[str, float]] = field(default_factory=dict[str, tuple[str, float]])
-    """widget -> (key, epochs) for an interval in epochs"""
+    """widget -> (key, epochs), for intervals in epochs"""
     clips: int = 0
     """clips per epoch, repeats included; 0: unknown"""
     mended: list[str] = field(default_factory=list[str])
-    """corrected mistakes, a sentence each"""
+    """sentences about corrected settings"""
+
     hints: list[str] = field(default_factory=list[str])
-    """open tasks and hints, a sentence each"""
+    """sentences about tasks for the user"""
 
     def __post_init__(self) -> None:
         self.now = self.ledger
@@ -94,7 +100,7 @@ class ForeignJob:
         self.hints.append(filled(template, **values))
 
     def put(self, at: str, value: Any) -> None:
-        """Sets a widget, named as "TrainLoRA.rank"."""
+        """Sets a widget; `at`: such as "TrainLoRA.rank"."""
         node, _, widget = at.partition(".")
         self.values.setdefault(node, {})[widget] = value
 
@@ -129,7 +135,7 @@ class ForeignJob:
         return TrainConfig.from_dict({name: value for name, value in known.items() if name in settings_of(TrainConfig)})
 
     def model(self, plan: ModelPlan) -> ModelPlan:
-        """Returns `plan`, whose files are chosen, with the job's settings; placement stays."""
+        """Returns `plan` with the job's settings; files and placement stay."""
         loader = self.values.get(LOADER, {})
         named: dict[str, Any] = {name: loader[name] for name in ("base_precision", "attention") if name in loader}
         if QUANTIZE in self.values:
@@ -147,7 +153,7 @@ class ForeignJob:
         return replace(plan, **named, loras=(*plan.loras, *added))
 
     def account(self) -> Mapping[str, list[str]]:
-        """Returns the account by titles, without empty ones."""
+        """Returns title -> sentences of the account, without empty titles."""
         titles = ("imported", "changed", "no counterpart here", "unknown, so not used")
         found: dict[str, list[str]] = dict(zip(titles, self.ledger.complete(), strict=True))
         found["corrected"], found["to do"] = self.mended, self.hints

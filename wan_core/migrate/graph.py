@@ -1,4 +1,4 @@
-"""A job as a graph: for the queue API, and as a workflow for the canvas."""
+"""Converts a job to a graph for the queue API, or to a workflow for the canvas."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ NODES: dict[str, Node] = {
         ],
     ),
 }
-"""node id -> its linked sockets, and its outputs; tests compare it with the nodes"""
+"""node id -> (linked inputs, outputs); tests compare them with the nodes"""
 _CORE: dict[str, dict[str, Any]] = {
     "VAELoader": {"vae_name": ""},
     "CLIPLoader": {"clip_name": "", "type": "wan", "device": "default"},
@@ -76,7 +76,7 @@ _GAP = 40
 
 
 def note_lines(job: ForeignJob) -> list[str]:
-    """Returns the account as lines of Markdown, for the note next to the graph; the page translates each."""
+    """Returns the account as lines of Markdown, for the note next to the graph; the page translates each line."""
     lines: list[str] = [filled("## {source} of {trainer}", source=job.source, trainer=job.trainer), ""]
     if job.data:
         put = "Put `{name}` and the folders it names into ComfyUI's `input` folder."
@@ -88,7 +88,7 @@ def note_lines(job: ForeignJob) -> list[str]:
 
 
 def api_graph(job: ForeignJob) -> dict[str, Any]:
-    """Returns the body of POST /prompt: widgets that the job sets; others keep their defaults."""
+    """Returns the graph in API form, with the widgets that the job sets; others keep their defaults."""
     values, links = _values(job), _links(job)
     ids = {node: str(number) for number, node in enumerate(values, 1)}
     return {
@@ -129,12 +129,12 @@ def _values(job: ForeignJob) -> dict[str, dict[str, Any]]:
 
 
 def _kind(node: str) -> str:
-    """Returns a node's id; a number after it separates nodes of one kind."""
+    """Returns the id of a node without the number that distinguishes nodes of one kind."""
     return node.partition(" ")[0]
 
 
 def _links(job: ForeignJob) -> dict[str, dict[str, Link]]:
-    """Returns the source of each node's sockets."""
+    """Returns node -> linked input -> source."""
     there = _values(job)
     chain = [node for node in there if _kind(node) in (LOADER, FROZEN, QUANTIZE, SPLIT)]
     found: dict[str, dict[str, Link]] = {node: {} for node in there}
@@ -171,7 +171,7 @@ def _canvas_node(
         drawn,
         size=list(_SIZES[kind_of_node]),
         properties={"Node name for S&R": kind_of_node, **({"cnr_id": "comfy-core"} if core else ours)},
-        # Our nodes read values by name, so the file need not know their order.
+        # Our nodes read widget values by name, so that the order does not matter.
         **({"widgets_values": list(widgets.values())} if core else {"widgets_values_named": widgets}),
     )
 

@@ -1,6 +1,7 @@
-"""Tables of a trainer's keys: the widget a key becomes, and the reason for a difference.
+"""The type of the tables of a trainer's keys, and `take_over`, which reads settings by a table.
 
-`take_over` reads settings by such a table; docs/use/coming_from.md is generated from the same tables.
+A table has for each key the widget that it becomes, and the reason for a difference. docs/use/coming_from.md is
+generated from the tables.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from ..words import filled
 from .foreign_job import LOADER, UNKNOWN_MODEL, ForeignJob, default_of
 
 _NOT_SET = re.compile(r"\$\{?[A-Za-z_]|^@[A-Za-z_]\w*@$|\$\(|%[A-Za-z_]\w*%|\{\{?[A-Za-z_ ][^{}]*\}")
-"""placeholders of a shell, cmd or a template"""
+"""placeholders of shells, cmd and templates"""
 _MAY_HOLD = frozenset(
     (
         *("validation_prompt", "validation_negative_prompt", "prompts", "samples", "neg"),
         *("trigger_word", "caption_prefix", "network_args"),
     )
 )
-"""texts in which these characters are literal"""
+"""keys in whose texts these characters are literal"""
 CHANGED = "{said} -> {made}: {why}"
 NOT_STATED = "{key} is not set: {value}, the default of {trainer}"
 READ_BY_NODE = "read by Wan Dataset From File"
@@ -48,16 +49,22 @@ class Without:
 @dataclass(frozen=True)
 class Key:
     names: str
-    """as written; older names follow, separated by blanks"""
+    """the key, then its older names, separated by blanks"""
+
     at: str = ""
-    """the widget, as "TrainLoRA.rank"; "": none"""
+    """the widget, such as "TrainLoRA.rank"; "" for none"""
+
     note: str = ""
-    """reason for no widget, or for a difference; in the docs, and in the account for a dropped key"""
+    """the reason for a difference, or for no widget; for the docs, and for the account of a dropped key"""
+
     kind: type = str
+    """type of the value"""
+
     own: Any = None
-    """the trainer's default; None: the same as here"""
+    """the trainer's default; None if it is the same as here"""
+
     read: Callable[[Any, ForeignJob], Any] | None = None
-    """converts the value: returns a value, `Changed`, `Without`, or None where it set all itself"""
+    """converts the value; returns a value, `Changed`, `Without`, or None if it has set all widgets itself"""
 
     @property
     def name(self) -> str:
@@ -65,12 +72,12 @@ class Key:
 
 
 def drops(names: str, note: str = "") -> tuple[Key, ...]:
-    """Keys without a widget, dropped for one reason; no reason means no effect on results."""
+    """Returns keys without a widget; without a `note` they have no effect on results."""
     return tuple(Key(name, note=note) for name in names.split())
 
 
 def ledger_of(where: str, section: Mapping[str, Any]) -> Ledger:
-    """Returns the account of a section; secrets are removed from every sentence."""
+    """Returns the account of a section, without its secrets."""
     return Ledger(
         where, {key: "(hidden)" if value and _SECRET.search(key) else value for key, value in section.items()}
     )
@@ -149,14 +156,14 @@ def _is_unset(name: str, job: ForeignJob, ledger: Ledger) -> bool:
 
 
 def stands_for_more(value: str) -> bool:
-    """Returns whether a text ends in a placeholder."""
-    # A shell command in a path stays in one piece; only the last part of a path decides its file.
+    """Returns whether the last part of a text, as a path, contains a placeholder."""
+    # A shell command in a path counts as one part.
     last = re.split(r"[/\\]", re.sub(r"\$\([^)\n]*\)?", "$(", value).rstrip("/\\"))[-1]
     return "\n" not in value and _NOT_SET.search(last) is not None
 
 
 def if_so(choice: str) -> Callable[[bool, ForeignJob], str | None]:
-    """Returns a reader of a flag that selects one choice of a menu."""
+    """Returns a reader of a flag that selects a choice of a menu."""
     return lambda value, _job: choice if value else None
 
 
@@ -171,7 +178,7 @@ def every(widget: str, key: str) -> Callable[[float, ForeignJob], None]:
 
 
 def base_precision(value: str, _job: ForeignJob) -> Changed | None:
-    """The dtype of the base weights for accelerate's mixed_precision; bf16 is the default here."""
+    """Returns the dtype of the base weights for accelerate's mixed_precision; None for bf16, the default here."""
     if value == "bf16":
         return None
     return Changed({"fp16": "fp16", "no": "fp32"}.get(value, "as in file"), "the dtype of the base weights")
@@ -189,13 +196,13 @@ _WORDS: dict[type, str] = {
 
 
 def _as(kind: type, value: Any, where: str) -> Any:
-    """Converts a value to a type: YAML parses 1e-4 as text, and JSON may contain "true" and "20"."""
+    """Returns a value as a type; text such as 1e-4 (from YAML), "true" and "20" (from JSON) is converted."""
     try:
         if kind is bool and isinstance(value, str):
             return {**dict.fromkeys(_TRUE, True), **dict.fromkeys(_FALSE, False)}[value.strip().lower()]
         if kind in (int, float) and not isinstance(value, bool):
             if kind is int and (isinstance(value, int) or str(value).isdecimal()):
-                return int(value)  # a float has 53 bits, a seed 64
+                return int(value)  # not through a float, which has 53 bits; a seed has 64
             number = float(value)
             if kind is float:
                 return number

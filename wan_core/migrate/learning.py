@@ -1,4 +1,4 @@
-"""Tables of common training terms: optimizers, arguments, schedules, number formats."""
+"""Tables that several trainers share: optimizers and their arguments, schedules, adapters, dtypes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _OPTIMIZERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "muon": ("muon", "", {}),
     "came": ("came", "", {"weight_decay": 0.0}),
 }
-"""a trainer's name without dashes, underscores and capitals -> (ours, difference, its own defaults)"""
+"""a trainer's name in lower case without dashes and underscores -> (our name, difference, the trainer's defaults)"""
 _CLASSES = {
     **dict.fromkeys(("stableadamw", "optimistableadamw"), "pytorch_optimizer.StableAdamW"),
     **dict.fromkeys(("adan", "optimiadan"), "pytorch_optimizer.Adan"),
@@ -69,13 +69,13 @@ _CLASSES = {
     "soap": "pytorch_optimizer.SOAP",
 }
 _RECIPES = {"adafactor": "pytorch_optimizer.AdaFactor"}
-"""ours -> the class equal to AdamW's step size without scale_parameter and relative_step"""
+"""our name -> the class for arguments without scale_parameter and relative_step"""
 _NONE = ("automagic", "genericoptim", "dadapt")
 _BETAS = (
     *("adamw", "adamw8bit", "adamw4bit", "adamwfp8", "prodigy", "schedule_free"),
     *("bnb_adamw8bit", "bnb_paged_adamw8bit"),
 )
-"""optimizers of `train/optimizers.py` with betas, without importing torch"""
+"""optimizers of `train/optimizers.py` with betas; importing that file would import torch"""
 
 
 def _same(*names: str) -> dict[str, str]:
@@ -96,16 +96,16 @@ _TAKEN: dict[str, dict[str, str]] = {
     "schedule_free": _same("warmup_steps", "r", "weight_lr_power"),
     "came": _same("betas", "clip_threshold"),
 }
-"""optimizer -> arguments with the same meaning: a trainer's name -> our class's"""
+"""optimizer -> (a trainer's argument -> the argument of our class with the same meaning)"""
 _TABLES = ("optimizer_args", "optimizer_params", "optimizer_config")
-"""keys with optimizer arguments"""
+"""keys that contain optimizer arguments"""
 _DROPPED = {"stabilize", "kahan_sum", "decouple_lr", "foreach", "fused", "gradient_release", "max_lr", "lr", "type"}
 
 
 def optimizer(name: str, arguments: Mapping[str, Any], job: ForeignJob, *, library: str = "") -> Any:
-    """Sets the optimizer that a trainer calls `name`, and its arguments; returns the note for the name.
+    """Sets the arguments of the optimizer that a trainer calls `name`; returns our name, perhaps as `Changed`.
 
-    `library`: source of classes outside the catalogue.
+    `library`: package of optimizers that are not in the table.
     """
     word = name.lower().replace("-", "").replace("_", "").replace("sdnq", "")
     word = word.replace("torch.optim.", "torch").replace("bitsandbytes.optim.", "bnb")
@@ -181,7 +181,7 @@ def _arguments(given: Mapping[str, Any], ours: str, stated: set[str], job: Forei
 
 
 def arguments_of(listed: Any) -> dict[str, Any]:
-    """Returns key=value pairs from a comma-separated text or a list of texts, values as Python literals."""
+    """Returns the key=value pairs of a comma-separated text or a list of texts; values are Python literals or text."""
     parts: Iterable[Any] = listed if isinstance(listed, list) else _split(str(listed))
     found: dict[str, Any] = {}
     for part in parts:
@@ -194,7 +194,7 @@ def arguments_of(listed: Any) -> dict[str, Any]:
 
 
 def _split(text: str) -> list[str]:
-    """Splits at commas or blanks; a part without = continues the one before (betas=0.9,0.999)."""
+    """Splits at commas or blanks; a part without = belongs to the one before (betas=0.9,0.999)."""
     pieces: list[str] = []
     for piece in text.replace(",", " ").split():
         if "=" in piece or not pieces:
@@ -220,7 +220,7 @@ _SCHEDULES = {
 
 
 def scheduler(value: str, _job: ForeignJob) -> Any:
-    """The schedule; constant for one without counterpart."""
+    """Returns the schedule; constant for one without counterpart."""
     name = value.lower()
     if name not in _SCHEDULES:
         return Changed("constant", filled("{value} has no counterpart", value=shown(value)))
@@ -241,7 +241,7 @@ _ADAPTERS = {
 
 
 def adapter(value: str, _job: ForeignJob) -> Any:
-    """The adapter kind; LoRA for an unknown one."""
+    """Returns the adapter kind; LoRA for an unknown one."""
     name = value.rpartition(".")[2]
     ours = _ADAPTERS.get(name.lower())
     if ours is None:
@@ -250,7 +250,7 @@ def adapter(value: str, _job: ForeignJob) -> Any:
 
 
 def copies(value: int, _job: ForeignJob) -> Any:
-    """Processes of a launcher: a model copy per GPU."""
+    """Converts the processes of a launcher to a copy of the model per GPU."""
     return (
         Changed("copy per GPU", filled("{n} copies; set devices where there are more GPUs", n=value))
         if value > 1
@@ -269,14 +269,14 @@ def only_for(schedule: str) -> Callable[[Any, ForeignJob], Any]:
 
 
 def save_dtype(value: str, _job: ForeignJob) -> Any:
-    """The dtype of the LoRA file."""
+    """Returns the dtype of the LoRA file."""
     short = value.lower().replace("bfloat16", "bf16").replace("float16", "fp16").replace("float32", "fp32")
     ours = {"float": "fp32", "fp32": "fp32", "fp16": "fp16", "bf16": "bf16", "no": "fp32"}.get(short)
     return ours or Changed("bf16", filled("{value} is not a format of LoRA files here", value=shown(value)))
 
 
 def quantized(value: str, job: ForeignJob) -> Any:
-    """The scheme of Fp8 / Int8 Quantize for a base precision."""
+    """Returns the scheme of Fp8 / Int8 Quantize for a base precision; None for a float dtype."""
     word = value.lower().replace("_", "").replace("-", "")
     if word in ("nochange", "none", "bfloat16", "bf16", "float16", "fp16", "float32", "fp32", "false", ""):
         return None
@@ -293,7 +293,7 @@ def quantized(value: str, job: ForeignJob) -> Any:
 
 
 def rank_of(value: int, job: ForeignJob) -> Any:
-    """The rank. LyCORIS uses a huge one for complete matrices; the largest here is 1024."""
+    """Returns the rank, at most 1024; in LyCORIS a huge rank stands for complete matrices."""
     kind = job.of("WanTrainSettings.adapter")
     if value <= 1024 or kind not in ("LoKr", "LoHa"):
         return value
@@ -302,7 +302,7 @@ def rank_of(value: int, job: ForeignJob) -> Any:
 
 
 def alpha_of(value: float, job: ForeignJob) -> Any:
-    """Alpha with a huge rank: a LoKr of complete matrices has scale 1, others keep their scale."""
+    """Returns alpha. With a huge rank, a LoKr of complete matrices has scale 1, and others keep their scale."""
     if not job.huge_rank:
         return value
     whole = job.of("WanTrainSettings.adapter") == "LoKr"

@@ -124,28 +124,28 @@ FLAGS = {name for key in KEYS for name in key.names.split() if key.kind is bool}
 
 
 OF_MUSUBI = frozenset({"dit", "task", "network_module", "dataset_config", "network_dim"})
-"""keys of which every job has some"""
+"""every job has some of these keys"""
 
 
 def _differ(task: str, file: str) -> bool:
-    """Distinguishes models by settings, where a file name says little."""
+    """Returns whether the models named by the task and by the file differ; a file name may be less exact."""
     if file == "T2V-14B":
         return False
     return task[:3] != file[:3] or (file != "I2V-14B-480P" and task.partition("B-")[0] != file.partition("B-")[0])
 
 
 def _expert_of(said: Mapping[str, Any]) -> str:
-    """The trained expert by its file name, else by the noise levels."""
+    """Returns the trained expert by its file name, else by the noise levels."""
     if "dit_high_noise" in said:
         return "both"
     levels = [level_of(said.get(name), usual) for name, usual in (("min_timestep", 0.0), ("max_timestep", 1000.0))]
     file = str(said.get("dit", ""))
-    # Of a file name set by several branches it is unknown which branch runs.
+    # Unknown for a file name that branches of the script append to.
     return expert_shown("" if "if ...: " in file else file, *levels)
 
 
 def flat_settings(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a --config_file's settings without its sections, which have no meaning."""
+    """Returns the settings of a --config_file without its sections, which have no meaning."""
     flat: dict[str, Any] = {}
     for key, value in data.items():
         flat |= value if isinstance(value, dict) else {key: value}
@@ -153,17 +153,15 @@ def flat_settings(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_musubi_job(data: Mapping[str, Any], source: str, unset: Mapping[str, str] | None = None) -> ForeignJob:
-    """Returns the job of flat settings, or of tables, as --config_file takes them.
-
-    `unset`: key -> text of values that the file does not define.
-    """
+    """Returns the job of settings, flat or in sections. `unset`: key -> text of a value that the file does not
+    define."""
     flat = flat_settings(data)
     if not OF_MUSUBI & (flat.keys() | (unset or {}).keys()):
         raise NotOfMusubiError(
             f"{source} holds no training settings of musubi-tuner. Choose the file or command line that names its dit."
         )
     becomes = {name for key in KEYS if key.at for name in key.names.split()}
-    # Unknown values of dropped keys are named in the account with their text.
+    # The account shows the text of undefined values, of dropped keys too.
     flat |= {key: value for key, value in (unset or {}).items() if key not in becomes}
     unset = {key: value for key, value in (unset or {}).items() if key in becomes}
     job = ForeignJob("musubi-tuner", source, ledger_of(source, flat), unset=unset)

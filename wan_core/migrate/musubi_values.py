@@ -21,7 +21,7 @@ _SAMPLINGS = {
     "qinglong_qwen": ("qwen_shift", "a mixture has no counterpart"),
 }
 _SIGMA = {"logit_normal": "shift", "mode": "mode"}
-"""weighting_scheme -> our sampling, for timestep_sampling = sigma"""
+"""weighting_scheme -> our timestep_sampling, for musubi's timestep_sampling sigma"""
 
 
 def sampling(value: str, job: ForeignJob) -> Any:
@@ -38,7 +38,7 @@ def sampling(value: str, job: ForeignJob) -> Any:
 
 
 def shift(value: float, job: ForeignJob) -> Any:
-    """musubi's uniform has no shift, ours has one."""
+    """Returns the shift; 1 for uniform, which musubi draws without a shift."""
     if job.said("timestep_sampling") == "uniform" and value != 1:
         return Changed(1.0, "musubi draws uniform without a shift")
     return value
@@ -126,7 +126,7 @@ def epochs(value: int, job: ForeignJob) -> None:
 
 
 def keep(value: int, job: ForeignJob) -> Any:
-    """save_last_n_steps counts steps back from a save that is kept too, keep_last_saves counts saved steps."""
+    """Converts save_last_n_steps, a distance from the newest saved step, to a number of saved steps."""
     every = job.values.get("TrainLoRA", {}).get("save_every_n_steps", 0)
     if every < 1:
         return Without("it is saved with save_every_n_steps")
@@ -134,7 +134,7 @@ def keep(value: int, job: ForeignJob) -> Any:
 
 
 def network(value: str, job: ForeignJob) -> Any:
-    """The adapter kind. LyCORIS is one module for all of its kinds, selected by its algo."""
+    """Returns the adapter kind; for LyCORIS, `algo` in network_args names it."""
     if not value.startswith("lycoris"):
         return adapter(value, job)
     said = arguments_of(job.said("network_args") or [])
@@ -167,7 +167,7 @@ def data(value: str, job: ForeignJob) -> None:
 
 
 def dit(value: str, job: ForeignJob) -> Any:
-    """--dit is the low noise expert where a high noise one is given."""
+    """Returns the file of --dit, which is the low-noise expert if there is a high-noise one."""
     return model_file(value, job, "low" if job.expert == "both" else "")
 
 

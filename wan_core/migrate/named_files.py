@@ -1,4 +1,4 @@
-"""Files that settings refer to: on disk next to them, or texts uploaded with them."""
+"""Files that settings name: on disk next to the settings, or texts that are uploaded with them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..importers import SourceFile, open_source, read_settings_text
 
 
 class NamedFiles(Protocol):
-    """Finds files by the path in the settings, which is often another machine's."""
+    """Finds files by their path in the settings, which is often a path of another machine."""
 
     def text(self, named: str) -> tuple[str, str] | None:
         """Returns (name, text) of a file; None for a missing one."""
@@ -28,7 +28,7 @@ class NamedFiles(Protocol):
 
 @dataclass(frozen=True)
 class Folders:
-    """Files on disk, by their path or by its last parts below one of the folders."""
+    """Files on disk, found by the last parts of their path below one of the folders."""
 
     folders: tuple[Path, ...]
 
@@ -37,7 +37,6 @@ class Folders:
         return None if path is None else (path.name, read_settings_text(path))
 
     def clips(self, named: str) -> int:
-        # Counts by names alone: no media file is opened.
         path = self._found(named)
         if path is None:
             return 0
@@ -60,7 +59,7 @@ class Texts:
 
     texts: Mapping[str, str]
     missing: list[str] = field(default_factory=list[str])
-    """requested paths that were not uploaded"""
+    """paths of requested files that were not uploaded"""
 
     def text(self, named: str) -> tuple[str, str] | None:
         for tail in _tails(named):
@@ -76,7 +75,7 @@ class Texts:
 
 
 def _tails(named: str) -> Iterator[list[str]]:
-    """Yields the parts of a path, then without the first, and so on to its name."""
+    """Yields the parts of a path, then those without the first, and so on, down to the file name."""
     parts = [part for part in named.replace("\\", "/").split("/") if part not in ("", ".", "..")]
     for start in range(len(parts)):
         yield parts[start:]

@@ -1,4 +1,4 @@
-"""Two commands, one per expert of a pair, as one run of both."""
+"""Merges two commands, one for each expert of a pair, into one run of both."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .models import base_name
 _RATE, _RANK, _ALPHA = "TrainLoRA.learning_rate", "TrainLoRA.rank", "TrainLoRA.alpha"
 _STEPS, _LOW = "TrainLoRA.steps", f"{LOADER}.low_noise_model"
 _OWN = frozenset({_RATE, _RANK, _ALPHA, _STEPS, f"{LOADER}.diffusion_model", "TrainLoRA.run_name", "TrainLoRA.expert"})
-"""settings that each expert has alone, or that are merged here"""
+"""settings that each expert has for itself, or that this module merges"""
 _LEVELS = ("min_timestep", "max_timestep", "timestep_range")
 
 
@@ -107,7 +107,7 @@ def _rate_and_rank(high: ForeignJob, low: ForeignJob) -> None:
 
 
 def _noise_levels(high: ForeignJob, low: ForeignJob) -> None:
-    """Names the commands' noise levels: each expert has its own here."""
+    """Removes the noise levels of both commands, and records it; here the expert decides them."""
     for job, expert in ((high, "high"), (low, "low")):
         lowest, highest = job.of("WanTrainSettings.min_timestep"), job.of("WanTrainSettings.max_timestep")
         for name in _LEVELS:
@@ -123,7 +123,7 @@ def _noise_levels(high: ForeignJob, low: ForeignJob) -> None:
 
 
 def _shared(high: ForeignJob, low: ForeignJob) -> None:
-    """Names settings that differ between the commands and are common to both experts here."""
+    """Records settings that differ between the commands, but that both experts share here."""
     places = {f"{node}.{widget}" for job in (high, low) for node in job.values for widget in job.values[node]}
     differ = [
         f"{place.partition('.')[2]} {shown(low.of(place))}"

@@ -1,4 +1,4 @@
-"""Recognises the trainer of a settings file, or of a command in a text file."""
+"""Reads the job of a settings file or a script; recognises the trainer by the content."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _DOCUMENTS = (".toml", ".json", ".yaml", ".yml")
 
 
 _OF_ANOTHER_KIND = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
-"""errors of values with another type than the trainer's, or of numbers beyond a float"""
+"""errors that readers raise for a value of an unexpected type or size"""
 
 
 class DataHalfError(ConfigError):
@@ -46,24 +46,24 @@ class DataHalfError(ConfigError):
 
 
 class UnknownSettingsError(ConfigError):
-    """A file of an unknown trainer."""
+    """A file that belongs to no known trainer."""
 
 
 def read_job(path: Path, *, folders: tuple[Path, ...] = (), clips: int = 0) -> ForeignJob:
     """Returns the complete job of another trainer's settings.
 
-    `folders`: searched for files after the settings' own folder; `clips`: clips per epoch where they cannot be counted.
-    ConfigError for an unknown trainer, or another model than Wan.
+    `folders`: searched for named files after the folder of the settings; `clips`: clips per epoch, if they cannot be
+    counted. ConfigError for an unknown trainer, or a model other than Wan.
     """
     beside = Folders((path.parent, *path.parents[1:4], *folders))
     return _settled(path.name, read_settings_text(path), beside, clips)
 
 
 def read_texts(texts: Mapping[str, str]) -> tuple[ForeignJob, tuple[str, ...]]:
-    """Returns the job of uploaded texts by name, and the files that are missing.
+    """Returns the job of uploaded texts, and the missing files. `texts`: file name -> content.
 
-    Nothing is read from disk. The first text that is a job is read; the others are its files. UnknownSettingsError for
-    unknown trainers, ConfigError for invalid settings.
+    Nothing is read from disk. The first text that is a job is read; the others are files that it may name.
+    UnknownSettingsError if no text is a job, ConfigError for invalid settings.
     """
     refused: WanTrainerError | None = None
     for name, text in texts.items():
@@ -110,7 +110,7 @@ def _job_of(data: Any, name: str, suffix: str) -> ForeignJob:
 
 
 def _in_sections_of_musubi(table: dict[str, Any]) -> bool:
-    """Distinguishes sections of musubi-tuner from the tables of diffusion-pipe."""
+    """Returns whether a [model] table is a section of musubi-tuner, not the table of diffusion-pipe."""
     return "type" not in table["model"] and bool(OF_MUSUBI & flat_settings(table).keys())
 
 

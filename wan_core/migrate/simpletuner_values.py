@@ -45,14 +45,14 @@ def flavour(value: str, job: ForeignJob) -> Any:
 
 
 def base(value: str, job: ForeignJob) -> Any:
-    """The repository counts where no flavour names the model."""
+    """Sets the model by its repository, if the flavour did not."""
     if job.values.get("LoadWanModel", {}).get("diffusion_model"):
         return None
     return model_file(value, job)
 
 
 def lora_type(value: str, job: ForeignJob) -> Any:
-    """LyCORIS names its kind in its own file; `settle` reads it."""
+    """Sets the adapter kind; that of LyCORIS is in a file of its own, which `settle` reads."""
     if value != "lycoris":
         return (
             "LoRA"
@@ -80,7 +80,7 @@ _INITS = {"gaussian": "gaussian", "pissa": "PiSSA", "olora": "OLoRA"}
 
 
 def init(value: str, job: ForeignJob) -> Any:
-    """Reads the init of a LoRA; other kinds have their own."""
+    """Reads the initial values of a LoRA; other adapter kinds have only one choice."""
     if value.lower() in ("default", "true", ""):
         return None
     of_pairs = str(job.said("lora_type") or "standard") == "standard" and not job.said("use_dora")
@@ -90,7 +90,7 @@ def init(value: str, job: ForeignJob) -> Any:
 
 
 def timesteps(value: Any, _job: ForeignJob) -> Any:
-    """Parses noise levels, comma-separated or a list, up to 1 or up to 1000."""
+    """Reads noise levels up to 1 or up to 1000, as a list or separated by commas."""
     listed = value if isinstance(value, list) else str(value).strip("[]() ").split(",")
     numbers = [float(one) for one in listed if str(one).strip()]
     if not numbers:
@@ -100,7 +100,7 @@ def timesteps(value: Any, _job: ForeignJob) -> Any:
 
 
 def lowest_rate(value: float, job: ForeignJob) -> Any:
-    """Reads the final rate of a schedule; SimpleTuner gives an absolute rate."""
+    """Converts the final rate of a schedule to a share of the learning rate."""
     rate, schedule = job.of("TrainLoRA.learning_rate"), job.of("WanTrainSettings.lr_scheduler")
     if not (schedule.startswith("cosine") or schedule == "polynomial") or not 0 <= value <= rate:
         return Without("schedules that fall read it, as a share of the learning rate")
@@ -165,7 +165,7 @@ def optimizer(value: str, job: ForeignJob) -> Any:
 
 
 def size(value: str, job: ForeignJob) -> None:
-    """Parses WIDTHxHEIGHT, a side, or several by commas, of which the first is used."""
+    """Reads WIDTHxHEIGHT or a side; of several, separated by commas, the first is used."""
     first = value.split(",")[0].strip().lower()
     sides = [part for part in first.split("x") if part]
     if len(sides) not in (1, 2) or not all(re.fullmatch(r"\d+(\.\d+)?", side) for side in sides):
@@ -232,6 +232,6 @@ def attention(value: str, _job: ForeignJob) -> Any:
 
 
 def routes(value: Any, _job: ForeignJob) -> str:
-    """Returns TREAD's routes as our widget text; a file of routes is not read."""
+    """Returns the text of TREAD's routes for our widget."""
     found = read_routes(value if isinstance(value, str) else json.dumps(value))
     return "; ".join(f"{one.selection_ratio:g}: {one.start_layer_idx}..{one.end_layer_idx}" for one in found)

@@ -1,4 +1,4 @@
-"""Starts the sender process of a run and writes the run's events to its stdin."""
+"""Starts the sender process of a run, and writes the events of the run to its stdin."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _ENDED = (
 
 
 class Companion:
-    """A `Delivery` through the sender process, whose output is read as complaints."""
+    """A `Delivery` to the sender process; lines that the process writes are complaints."""
 
     def __init__(self, directory: Path, settings: Path, about: About, *, waits: bool) -> None:
-        """`settings`: the server's file. `waits`: the end of the run waits until everything is sent."""
+        """`settings`: the settings file. `waits`: `close` waits until all events are sent."""
         command = [sys.executable, "-X", "utf8", str(_LAUNCH), "send", str(directory)]
         self._line = _Line([*command, "--trackers", str(settings), "--follow"], directory.parent, about, waits=waits)
         self._events = Delivery(self._line, late=_LATE)
@@ -48,13 +48,14 @@ class Companion:
         return self._events.complaints() + self._line.heard()
 
     def close(self) -> list[str]:
-        """Ends the stream of events; returns the last complaints. The process may outlive this one."""
+        """Ends the events; returns the last complaints. The sender process may continue after this process has
+        ended."""
         left = self._events.close()
         return self._line.heard() + left
 
 
 class _Line:
-    """The sender process as a destination: each event is a line of its stdin."""
+    """The sender process as a destination: an event is a line of its stdin."""
 
     title = "What sends this run's news"
 
@@ -69,7 +70,7 @@ class _Line:
         """Starts the process and writes `About`. Raises OSError."""
         self._process = subprocess.Popen(
             self._command,
-            cwd=self._folder,  # not the run's own folder: Windows cannot delete a process's working directory
+            cwd=self._folder,  # not the run's folder, since Windows cannot delete the working directory of a process
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

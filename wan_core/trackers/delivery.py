@@ -44,10 +44,10 @@ class Destination(Protocol):
 
 
 class Delivery:
-    """One destination, served by one thread."""
+    """Delivers events to one destination, in a thread."""
 
     def __init__(self, destination: Destination, *, begins: bool = False, late: str = "") -> None:
-        """`begins`: connects at once, without an event. `late`: the complaint if events are left at the end."""
+        """`begins`: connects at once, not at the first event. `late`: the complaint if events are left at the end."""
         self._destination, self._begins, self._late = destination, begins, late
         self._events: deque[Event] = deque()
         self._changed = threading.Condition()
@@ -68,14 +68,14 @@ class Delivery:
             self._changed.notify()
 
     def complaints(self) -> list[str]:
-        """Returns the failures since the last call, as sentences; a lasting failure once."""
+        """Returns the failures since the last call, as sentences; of consecutive failures only the first."""
         found: list[str] = []
         while self._complaints:
             found.append(self._complaints.popleft())
         return found
 
     def close(self) -> list[str]:
-        """Waits until everything is delivered or patience ends; returns the last complaints."""
+        """Waits until all events are delivered, at most `patience_s` without progress; returns the last complaints."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -92,8 +92,8 @@ class Delivery:
         return left
 
     def _until(self, began: float) -> float:
-        """Returns the time at which patience ends."""
-        # A destination that sends message after message notes its progress in `moved_at`.
+        """Returns the time until which `close` waits."""
+        # A destination that sends many messages records its progress in `moved_at`.
         moved = max(began, getattr(self._destination, "moved_at", began))
         return min(moved + self._destination.patience_s, began + _LONGEST_S)
 
@@ -133,7 +133,7 @@ class Delivery:
 
 def _reason_of(error: BaseException) -> str:
     """Returns an error's message in one line, without secrets."""
-    # Imported here: both import torch, which the sender process needs for failures only.
+    # Imported here, since both import torch, which the sender process needs only for a failure.
     from ..export.secrets import without_secrets
     from ..job import disk_sentence
 

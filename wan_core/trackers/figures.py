@@ -1,4 +1,4 @@
-"""The figures that trackers show of a run, under the same names in each."""
+"""The figures of a run for trackers, under the same names in all trackers."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Scalar = str | int | float | bool
 
 @dataclass(frozen=True, kw_only=True)
 class About:
-    """The run, as trackers show it."""
+    """Name, length and settings of a run, for trackers."""
 
     folder: str
-    """name of its directory, unique on a machine"""
+    """name of the run directory, unique on a machine"""
     name: str
     steps: int
     settings: dict[str, Scalar] = field(default_factory=dict[str, Scalar])
-    """of training, LoRA and model, by names such as `train.learning_rate`"""
+    """settings of training, LoRA and model, by names such as `train.learning_rate`"""
 
     @classmethod
     def read(cls, directory: Path) -> About:

@@ -26,7 +26,7 @@ class TensorBoard:
     patience_s = 30.0
 
     def __init__(self, directory: Path, about: About, first_step: int, flush_seconds: int) -> None:
-        """`first_step`: figures from it on replace older ones. Raises ImportError without the package."""
+        """`first_step`: older figures from this step on are discarded. Raises ImportError without the package."""
         from torch.utils.tensorboard import SummaryWriter
 
         self._make = lambda: SummaryWriter(
@@ -36,7 +36,7 @@ class TensorBoard:
         self._step = max(0, first_step - 1)
 
     def begin(self) -> None:
-        """Opens the file. Raises FileError where a link leads out of the run."""
+        """Opens the file. Raises FileError if the folder is a link."""
         self._writer = self._make()
         settings = json.dumps(self._about.settings, indent=2)
         self._writer.add_text("settings", f"```\n{settings}\n```", self._step)
@@ -58,18 +58,18 @@ class TensorBoard:
 
 def _check_wandb_folder(directory: Path) -> None:
     """Raises ConfigError for a run folder with settings of wandb, and keeps wandb from running git there."""
-    # wandb reads both from its working folder, and sends the API key to the host that they name.
+    # wandb reads these files in its working folder, and sends the API key to the host that they name.
     for name in ("wandb/settings", ".wandb"):
         if os.path.lexists(directory / name):
             raise ConfigError(
                 f"{directory.name} holds {name}, by which a run folder would say where your key and figures go. "
                 "Remove it."
             )
-    os.environ["WANDB_DISABLE_GIT"] = "true"  # git runs commands that a folder's own .git/config names
+    os.environ["WANDB_DISABLE_GIT"] = "true"  # git may run commands that are named in the folder's .git/config
 
 
 class Hosted:
-    """A run in Weights & Biases, trackio or MLflow, whose libraries read keys from environment variables."""
+    """A run in Weights & Biases, trackio or MLflow. Their libraries read keys from environment variables."""
 
     patience_s = 60.0
 

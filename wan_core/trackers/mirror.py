@@ -42,15 +42,16 @@ _STATE, _MANIFEST = "state.safetensors", "manifest.json"
 _COPIED_AT = (CheckpointSaved, SampleReady, Finished)
 
 
-class Gone(WanTrainerError):  # noqa: N818  what happened, as a sentence
+class Gone(WanTrainerError):  # noqa: N818  not an error of the program
     """A saved step was pruned, or the run deleted, before it was copied."""
 
 
 class Mirror:
-    """Copies saved steps (manifest last, so a folder with a manifest is complete), metrics, and clips.
+    """Copies saved steps, metrics and clips. The manifest is copied last, so a folder with a manifest is complete.
 
-    Failed copies are retried with the next saved step, at the end, and in later sessions of any run in the same folder.
-    Files are opened per piece and links never followed, so that a run can be deleted meanwhile.
+    Failed copies are retried with the next saved step, at the end, and in later sessions of all runs in the same
+    folder. Each piece of a file is read with the file opened anew, so that the run can be deleted meanwhile; links are
+    not followed.
     """
 
     title = "The mirror"
@@ -79,9 +80,10 @@ class Mirror:
         self._files: Any = None
         self._root = ""
         self._copied: set[tuple[str, str]] = set()
-        """(run, folder) of saved steps known to be at the mirror"""
+        """(run, folder) of saved steps that the mirror has"""
+
         self._clips: set[tuple[str, int]] = set()
-        """(path, size) of clips known to be at the mirror"""
+        """(path, size) of clips that the mirror has"""
         self.outbox = Outbox(directory.parent, "mirror")
         self.moved_at = 0.0
 
@@ -104,11 +106,11 @@ class Mirror:
             self._copy_waiting()
 
     def end(self) -> None:
-        """Copies what waits; while another process copies, waits for it."""
+        """Copies all waiting files; waits if another process is copying."""
         self.outbox.drain(self._copy_waiting)
 
     def _copy_waiting(self) -> bool:
-        """Returns False where another process copies."""
+        """Copies all waiting files; returns False if another process is copying."""
         with self.outbox.alone() as alone:
             if not alone:
                 return False
@@ -118,14 +120,14 @@ class Mirror:
                     waiting.setdefault(self.outbox.run_of(message), {})[file] = str(message.get("saved"))
             for directory, files in waiting.items():
                 pruned = self._copy_run(directory, {*files.values()}) if directory is not None and files else []
-                for file in files:  # only these: a message written meanwhile may be of a later step
+                for file in files:  # not messages that were written meanwhile, which may be of a later step
                     self.outbox.remove(file)
                 for name in pruned:
                     raise Gone(f"{name} was pruned before it was copied. Raise keep_last_saves.")
         return True
 
     def _copy_run(self, directory: Path, saved: set[str]) -> list[str]:
-        """Copies a run; returns the steps of `saved` that no longer exist and were not copied."""
+        """Copies a run; returns the steps of `saved` that were deleted before they were copied."""
         there = f"{self._root}/{directory.name}"
         self._files.makedirs(there, exist_ok=True)
         for folder in self._missing_steps(directory):
@@ -154,10 +156,10 @@ class Mirror:
                 yield folder
 
     def _is_complete(self, manifest: Path, run: Path, there: str) -> bool:
-        """Returns whether this very step is complete at the mirror."""
+        """Returns whether the mirror has this saved step completely."""
         if not self._files.exists(there):
             return False
-        try:  # by content, since an earlier run of the same name may have left its own step there
+        try:  # by content, since an earlier run of the same name may have another step there
             return self._files.cat_file(there) == _piece(manifest, run, 0)[0]
         except (FileError, OSError):
             return False
@@ -171,7 +173,7 @@ class Mirror:
         if _MANIFEST not in names:
             return  # pruned meanwhile
         self._files.makedirs(there, exist_ok=True)
-        if self._files.exists(f"{there}/{_MANIFEST}"):  # of another run: it would vouch for a mixture of both
+        if self._files.exists(f"{there}/{_MANIFEST}"):  # of another run: the folder would be a mixture of both
             self._files.rm_file(f"{there}/{_MANIFEST}")
         if all(self._put(folder / name, folder.parent.parent, f"{there}/{name}") for name in (*wanted, _MANIFEST)):
             self._copied.add((folder.parent.parent.name, folder.name))
@@ -192,7 +194,8 @@ class Mirror:
             self._put(folder / _INDEX, run, f"{there}/{_INDEX}")
 
     def _put(self, here: Path, run: Path, there: str) -> bool:
-        """Copies a file; returns False where it vanished or changed, with nothing or a part of it copied."""
+        """Copies a file; returns False if it was deleted or shortened meanwhile, in which case the copy is
+        incomplete."""
         try:
             piece, size = _piece(here, run, 0)
         except (FileError, OSError):
@@ -211,9 +214,9 @@ class Mirror:
 
 
 def _piece(file: Path, run: Path, place: int) -> tuple[bytes, int]:
-    """Returns (bytes from `place` on, size of the file), with the file closed again.
+    """Returns (bytes from `place` on, size of the file).
 
-    Raises FileError or OSError for anything but a regular file below `run`, reached without links.
+    Raises FileError or OSError unless it is a regular file below `run` without links in its path.
     """
     with open_inside(file, run) as opened:
         opened.seek(place)

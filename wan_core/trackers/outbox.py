@@ -1,7 +1,7 @@
-"""Unsent messages of the runs of a folder: one file each in its subfolder `_outbox`, written atomically.
+"""Unsent messages of the runs in a folder: one file each in the subfolder `_outbox`, written atomically.
 
-Not inside a run: a foreign run folder must not send anything, and a run can be deleted while its messages wait. A file
-is removed after its message was sent, so a kill in between sends that message twice and loses none.
+They are not inside a run, because a foreign run folder must not send anything, and because a run can be deleted while
+its messages wait. A file is removed after its message was sent, so a kill in between sends the message twice.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..files import FileError, atomic_write_json, locked, open_inside, remove_fi
 _FOLDER = "_outbox"
 _NAME = re.compile(r"(\d{20})\.(webhook|mirror)\.json")
 _MOST = 500
-"""files of a kind; the oldest are removed"""
+"""most files of a kind; the oldest are removed"""
 _RETRY_S = 0.5
 _LONGEST_BYTES = 1 << 20
 _AHEAD_NS = 24 * 3600 * 10**9
@@ -33,13 +33,13 @@ class Outbox:
     def __init__(self, runs: Path, kind: str) -> None:
         self._runs, self._kind = runs, kind
         self._done: set[Path] = set()
-        """sent, but still present: on Windows another program may hold them open"""
+        """files of sent messages that could not be removed, since on Windows another program has them open"""
 
     def put(self, message: dict[str, Any]) -> None:
         """Keep a message until it is sent. Raises OSError or FileError."""
         known, now = self.waiting(), time.time_ns()
         numbers = (int(file.name.partition(".")[0]) for file in known)
-        # A clock may be set back a little, and order must hold; a number far ahead is no message of ours.
+        # Keeps the order if the clock was set back a little; a number far in the future is not a file of ours.
         newest = max((number for number in numbers if number < now + _AHEAD_NS), default=0)
         name = f"{max(newest + 1, now):020d}.{self._kind}.json"
         atomic_write_json(self._runs / _FOLDER / name, message, self._runs)
@@ -60,7 +60,7 @@ class Outbox:
         return [file for file in found if file not in done]
 
     def read(self, file: Path) -> dict[str, Any] | None:
-        """Returns the message of a file; None where it is unreadable. An invalid file is removed."""
+        """Returns the message of a file; None if it is unreadable. An invalid file is removed."""
         try:
             with open_inside(file, self._runs) as opened:
                 data = opened.read(_LONGEST_BYTES)
@@ -74,7 +74,7 @@ class Outbox:
         return None
 
     def run_of(self, message: dict[str, Any]) -> Path | None:
-        """Returns the folder of a message's run; None where there is no such run."""
+        """Returns the folder of a message's run; None if there is no such run."""
         try:
             directory = self._runs / safe_name(str(message.get("run")), "run")
         except ConfigError:
@@ -82,19 +82,19 @@ class Outbox:
         return directory if (directory / "run.json").is_file() and not directory.is_symlink() else None
 
     def remove(self, file: Path) -> None:
-        """Remove a file; a missing one is no error, and one that is held open is removed later."""
+        """Remove a file, now or, if another program has it open, later."""
         self._done.add(file)
         if remove_file(file, self._runs):
             self._done.remove(file)
 
     def drain(self, send: Callable[[], bool]) -> None:
-        """Calls `send` until nothing waits; it returns False while another process is sending."""
+        """Calls `send`, which returns False while another process is sending, until no message waits."""
         while not send() and self.waiting():
             time.sleep(_RETRY_S)
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[bool]:
-        """Yields whether this process holds the lock on sending messages of this kind."""
+        """Yields whether this process got the lock on sending messages of this kind."""
         with contextlib.ExitStack() as held:
             try:
                 lock = self._runs / _FOLDER / f".{self._kind}.lock"

@@ -1,7 +1,7 @@
-"""The sender process of a run: holds no GPU and no lock of the run, and may outlive it.
+"""The sender process of a run. It uses no GPU and holds no lock of the run, and may continue after the run has ended.
 
-Its stdin has a line of JSON about the run, then the run's events, and closes with the run. It exits once everything
-is sent, or after a while without progress.
+Its stdin has a line of JSON about the run, then the events of the run, and is closed at the end of the run. The process
+exits once all events are sent, or after a time without progress.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Keeping(Destination, Protocol):
 
 
 def serve(directory: Path, settings: ServerSettings, lines: BinaryIO, out: BinaryIO) -> None:
-    """Send the events of `lines` until they end and everything is sent, or patience ends.
+    """Send the events of `lines` until they end, and wait until all are sent (`Delivery.close`).
 
-    Each failure is a line of `out`, or of the run's log once `out` is closed.
+    A failure is a line of `out`, or of the run's log once `out` is closed.
     """
     first = lines.readline()
     if not first:
@@ -55,7 +55,7 @@ def serve(directory: Path, settings: ServerSettings, lines: BinaryIO, out: Binar
     for line in lines:
         if (event := parse_event(line.decode("utf-8", "replace"))) is None:
             continue
-        for destination in keeping:  # on disk first: a kill from here on loses no message
+        for destination in keeping:  # first to disk, so that a kill loses no message
             try:
                 destination.keep(event)
             except (OSError, WanTrainerError) as error:
@@ -74,9 +74,10 @@ def serve(directory: Path, settings: ServerSettings, lines: BinaryIO, out: Binar
 
 
 def send_what_waits(directory: Path, settings: ServerSettings, about: About) -> dict[str, dict[str, object]]:
-    """Send the waiting messages of all runs in the folder of `directory`, and its saved steps that the mirror lacks.
+    """Send the waiting messages of all runs in the folder of `directory`, and this run's saved steps that the mirror
+    lacks.
 
-    Returns, by kind, the numbers of messages sent and waiting, and why they wait.
+    Returns kind -> the numbers of sent and waiting messages, and why they wait.
     """
     found: dict[str, dict[str, object]] = {}
     for kind, destination in zip(_kinds_of(settings), _keeping_of(settings, directory, about), strict=True):
@@ -92,7 +93,7 @@ def send_what_waits(directory: Path, settings: ServerSettings, about: About) -> 
 
 
 def elsewhere_of(settings: ServerSettings, directory: Path, about: About) -> list[Destination]:
-    """Returns the destinations of the settings beyond this machine; imports their libraries.
+    """Returns the destinations that are not local; imports their libraries.
 
     Raises DependencyError and ConfigError for an unusable one.
     """
@@ -120,7 +121,7 @@ def _hosted_of(settings: ServerSettings, directory: Path, about: About) -> Seque
 
 
 class _Saying:
-    """Reports each sentence once: to the run while it reads, else into its log."""
+    """Reports each sentence once: to the run, or to its log once the run has ended."""
 
     def __init__(self, directory: Path, out: BinaryIO) -> None:
         self._directory, self._out, self._said = directory, out, set[str]()
@@ -137,7 +138,7 @@ class _Saying:
 
     def _log(self, sentence: str) -> None:
         if not (self._directory / "run.json").is_file():
-            return  # deleted: a log would create its folder again
+            return  # a deleted run, whose folder the log would create again
         with contextlib.suppress(OSError, FileError), open_append(self._directory / "log.txt") as log:
             when = time.strftime("%Y-%m-%d %H:%M:%S")
             log.write(f"{when} WARNING wan_trainer: {plain(sentence)}\n".encode())

@@ -1,6 +1,6 @@
 """Settings of trackers, webhook and mirror, from one file of the server.
 
-No workflow and no request can enable any of them, so a foreign graph sends nothing anywhere.
+A workflow or a request cannot enable them, so a foreign graph sends nothing.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class MirrorSettings(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSettings(Config):
-    """The complete file. By default only TensorBoard is on, which is local."""
+    """The settings file. By default, only TensorBoard is on, which is local."""
 
     tensorboard: TensorBoardSettings = field(default_factory=TensorBoardSettings)
     tracker: TrackerSettings = field(default_factory=TrackerSettings)

@@ -20,10 +20,10 @@ _log = logger(__name__)
 
 
 def with_trackers(emit: Emit, directory: Path, file: Path | None, *, waits: bool) -> Tracked:
-    """Returns `emit` with the trackers of the settings in `file`: TensorBoard in this process, others in the sender.
+    """Returns an `emit` that also sends events to the trackers of the settings in `file`.
 
-    `waits`: the end of the run waits until everything is sent. Raises DependencyError and ConfigError for unusable
-    settings.
+    TensorBoard runs in this process, other trackers in the sender process. `waits`: the end of the run waits until all
+    events are sent. Raises DependencyError and ConfigError for unusable settings.
     """
     settings = ServerSettings.read(file) if file is not None else ServerSettings()
     here, elsewhere = trackers_of(settings, directory)
@@ -49,19 +49,19 @@ def trackers_of(settings: ServerSettings, directory: Path) -> tuple[list[Destina
         first_step = saved[-1] + 1 if saved else 0
         try:
             here.append(TensorBoard(directory, about, first_step, settings.tensorboard.flush_seconds))
-        except ImportError as error:  # a broken installation; no error, since TensorBoard is on by default
+        except ImportError as error:  # only a warning, since TensorBoard is on by default
             _log.warning("TensorBoard cannot be imported: %s", error)
     return here, elsewhere_of(settings, directory, about)
 
 
 class Tracked:
-    """An `Emit` with trackers. As a context it sends how the run ended, and waits for deliveries."""
+    """An `Emit` with trackers. Leaving its context sends an error of the run, and waits for deliveries."""
 
     def __init__(self, emit: Emit, deliveries: Sequence[Delivery | Companion]) -> None:
         self._emit, self._deliveries = emit, deliveries
 
     def __call__(self, event: Event) -> None:
-        """Forwards an event; never waits, and never raises for a tracker."""
+        """Forwards an event; does not wait, and raises nothing for a tracker."""
         self._emit(event)
         for delivery in self._deliveries:
             delivery.put(event)

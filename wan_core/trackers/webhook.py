@@ -1,4 +1,4 @@
-"""Posts events to an address of the server's owner; unsent ones wait in the outbox."""
+"""Posts events to an address in the server's settings; unsent events wait in the outbox."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ from .outbox import Outbox
 from .settings import WebhookSettings
 
 _TIMEOUT_S = 10.0
-"""of one attempt: resolving, connecting, and the complete answer"""
+"""limit of one attempt, from resolving the name to the complete answer"""
 _MOST_FAILED = 3
-"""messages, after which the others wait for the next event"""
+"""after this many failed messages, the others wait for the next event"""
 _PAUSES_S = (1.0, 5.0)
-"""between attempts"""
+"""pauses between attempts"""
 _LONGEST = 1900
-"""characters; Discord takes 2,000"""
+"""characters of a message; Discord accepts 2,000"""
 _TRANSLATED, _TRANSLATED_HERE = ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("64:ff9b:1::/48")
-"""IPv4 in IPv6 by a public and a local translator (RFC 6052, RFC 8215)"""
+"""IPv6 networks that contain IPv4 addresses: of a public and of a local translator (RFC 6052, RFC 8215)"""
 
 
-class Unreachable(WanTrainerError):  # noqa: N818  what happened, as a sentence
-    """The address did not accept an event. Names only its host: paths hold keys."""
+class Unreachable(WanTrainerError):  # noqa: N818  not an error of the program
+    """The address did not accept an event. The message has only the host, since the path may be a key."""
 
 
 class Webhook:
@@ -80,16 +80,17 @@ class Webhook:
         """Nothing to prepare."""
 
     def end(self) -> None:
-        """Posts what waits; while another process posts, waits for it."""
+        """Posts all waiting events; waits if another process is posting."""
         self.outbox.drain(self._post_waiting)
 
     def take(self, event: Event) -> None:
-        """Posts what waits, at a configured event."""
+        """Posts all waiting events, if `event` is a configured one."""
         if event.name in self._settings.events:
             self._post_waiting()
 
     def _post_waiting(self) -> bool:
-        """Posts what waits; returns False where another process posts. Raises the first message's last error."""
+        """Posts all waiting events; returns False if another process is posting. Raises the first failure at the
+        end."""
         failures: list[Exception] = []
         with self.outbox.alone() as alone:
             for file in self.outbox.waiting() if alone else ():
@@ -128,7 +129,8 @@ class Webhook:
 
     def _post(self, body: bytes) -> None:
         """Makes one attempt within `_TIMEOUT_S`."""
-        # In a thread: a socket's timeout limits neither a slow resolver nor an answer that comes byte by byte.
+        # In a thread, because a socket's timeout limits neither a slow resolver nor an answer that arrives byte by
+        # byte.
         tried = _Try(self, body)
         tried.join(_TIMEOUT_S)
         if tried.is_alive():
@@ -155,7 +157,7 @@ class Webhook:
 
     def _connection(self) -> http.client.HTTPConnection:
         """Returns a connection to one checked address of the host."""
-        address = self._address()  # not to the name, which could resolve to a private address the next time
+        address = self._address()  # connecting by name could resolve to another, private address
         if not self._secure:
             return http.client.HTTPConnection(address, self._port, timeout=2 * _TIMEOUT_S)
         return _Pinned(self._host, self._port, address)
@@ -215,7 +217,7 @@ class _Pinned(http.client.HTTPSConnection):
 
 
 def _is_public(address: str) -> bool:
-    """Returns whether an address is public, and every IPv4 address embedded in it too."""
+    """Returns whether an address and all IPv4 addresses in it are public."""
     found = ipaddress.ip_address(address.partition("%")[0])
     hidden: list[ipaddress.IPv4Address] = []
     if isinstance(found, ipaddress.IPv6Address):

@@ -1,6 +1,6 @@
-"""Media files, opened only in a child process: a broken or hostile file costs one clip, never the server.
+"""Media files, which only a child process opens: a broken or hostile file costs one clip, not the server.
 
-`VideoProcess` is the parent's side; the child imports av, numpy and Pillow, never torch.
+`VideoProcess` is the parent side. The child imports av, numpy and Pillow, but not torch.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Animated WebP, PNG and AVIF, read with Pillow one frame at a time.
+"""Reads animated WebP, PNG and AVIF with Pillow, one frame at a time. FFmpeg reads GIF, as a video.
 
-Frame durations come from the file's chunks before decoding; AVIF has to be decoded. GIF is read as a video by FFmpeg.
+Frame durations are read from the chunks of the file without decoding; only AVIF is decoded for them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .sources import MAX_FRAMES, MAX_PIXELS, STILL_SUFFIXES, open_clip, open_med
 from .stills import is_avif_sequence, opaque_still, opened_still
 
 _MAX_BYTES = 1 << 30
-"""Pillow reads a WebP or AVIF file into memory"""
+"""bytes of a file, since Pillow reads WebP and AVIF files into memory"""
 _PNG, _ACTL, _FCTL, _DATA, _END = b"\x89PNG\r\n\x1a\n", b"acTL", b"fcTL", b"IDAT", b"IEND"
 _MOVES = 2
 """the animation flag of a WebP"""
@@ -38,7 +38,7 @@ class Animation:
     """width, height"""
     durations_s: tuple[float, ...]
     first: int = 0
-    """number of the first frame; 1 if the file has a separate still for other readers"""
+    """number of the first frame; 1 if the file also has a still, for other readers"""
 
     def frames(self, start_s: float = 0.0) -> Iterator[TimedFrame]:
         """Yields the frames on screen after `start_s`. DatasetError for a damaged frame."""
@@ -56,7 +56,7 @@ class Animation:
 
 
 def animation_of(path: Path) -> Animation | None:
-    """Returns the animation of a file, or None for a single picture; the content decides, not the suffix."""
+    """Returns the animation in a file with the suffix of a still, by its content; None for a single picture."""
     if path.suffix.lower() not in STILL_SUFFIXES:
         return None
     with open_media(path) as file:
@@ -79,7 +79,7 @@ def animation_of(path: Path) -> Animation | None:
 
 
 def _png(path: Path, file: BinaryIO) -> Animation | None:
-    """Reads the chunks up to the pixels; those of an APNG to the end."""
+    """Reads the chunks up to the pixels; all chunks of an APNG."""
     stated, width, height, first = 0, 0, 0, 0
     durations: list[float] = []
     for kind, inside in _chunks(path, file, len(_PNG), os.fstat(file.fileno()).st_size, is_png=True):
@@ -113,7 +113,7 @@ def _webp(path: Path, file: BinaryIO, end: int) -> Animation | None:
         elif kind == b"ANMF" and len(inside) >= 16:
             _add(path, durations, int.from_bytes(inside[12:15], "little") / 1000)
         elif not size[0]:
-            return None  # a still WebP has no VP8X chunk in front
+            return None  # a still: an animation begins with a VP8X chunk
     return Animation(path=path, codec="webp", size=size, durations_s=tuple(durations))
 
 
@@ -150,7 +150,7 @@ def _add(path: Path, durations: list[float], duration_s: float) -> None:
 
 
 PICTURE_TICK_S = 1e-3
-"""animated pictures state milliseconds"""
+"""resolution of times in animated pictures"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +158,7 @@ class Moving:
     """An open clip."""
 
     frames: Callable[[float], Iterator[TimedFrame]]
-    """start in seconds -> frames; call once"""
+    """(start in seconds) -> frames; to be called once"""
     tick_s: float
     """resolution of the times"""
     rate: float
@@ -168,7 +168,7 @@ class Moving:
 
 @contextlib.contextmanager
 def open_moving(path: Path) -> Generator[Moving]:
-    """Opens a clip; reading errors become DatasetErrors, also while frames are decoded."""
+    """Opens a clip; decoding errors inside the context become DatasetErrors."""
     if found := animation_of(path):
         rate = len(found.durations_s) / sum(found.durations_s)
         yield Moving(frames=found.frames, tick_s=PICTURE_TICK_S, rate=rate)

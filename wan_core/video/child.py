@@ -1,4 +1,4 @@
-"""The child process that opens media files. Serves requests until stdin closes."""
+"""The child process that opens media files; answers requests until stdin is closed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .messages import Framing
 from .sources import STILL_SUFFIXES, outdated, refuse
 
 _MEMORY_BYTES = 4 << 30
-"""address space (POSIX): enough for 8K frames, too little for a decompression bomb"""
+"""limit of the address space (Linux): enough for 8K frames, too little for a decompression bomb"""
 
 
 def serve() -> int:
@@ -26,9 +26,9 @@ def serve() -> int:
 
 def _operations() -> dict[str, Operation]:
     """Imports the decoders; ImportError for a missing package, DependencyError for an old one."""
-    # av.logging stays untouched: with a level set, decoder threads that log wait for the GIL and
-    # the child hangs (seen in 7 of 60 clips with PyAV 18.1); by default FFmpeg is silent.
-    av = importlib.import_module("av")  # imported now, so that a missing package is reported at start
+    # No level of av.logging is set: decoder threads that log would wait for the GIL, and the child would hang (in 7 of
+    # 60 clips with PyAV 18.1). By default FFmpeg is silent.
+    av = importlib.import_module("av")  # at the start, so that a missing package is reported
     if problem := outdated(av.__version__):
         raise DependencyError(problem)
     import numpy as np
@@ -85,7 +85,7 @@ def _operations() -> dict[str, Operation]:
 
 
 def _below(header: dict[str, Any]) -> Path | None:
-    """Returns the folder below which no link is followed when writing."""
+    """Returns the folder below which writing follows no link."""
     return Path(header["below"]) if header["below"] else None
 
 
@@ -103,7 +103,7 @@ def _answer(operations: dict[str, Operation], header: dict[str, Any], payload: b
             "error": "refused",
             "message": str(refuse(header["path"], why, "Take fewer frames or a smaller size")),
         }, b""
-    except Exception as error:  # any failure of a decoder costs this file only
+    except Exception as error:  # decoders can raise anything
         traceback.print_exc()
         why = f"cannot be processed ({type(error).__name__}: {str(error)[:200]})"
         fix = ("Save it again as PNG",) if Path(header["path"]).suffix.lower() in STILL_SUFFIXES else ()

@@ -1,7 +1,7 @@
-"""Clips: their facts, and their frames at another rate and size.
+"""Reads the facts of clips, and their frames at another rate and size.
 
-Frames are selected by presentation time, never by number, so variable rates come out right. They are rotated as the
-file says, stretched to square pixels, scaled to cover the requested size and cropped.
+Frames are selected by presentation time, not by number, so that clips with a variable rate keep their speed. They are
+rotated as the file states, stretched to square pixels, scaled to cover the requested size, and cropped.
 """
 
 from __future__ import annotations
@@ -31,16 +31,17 @@ if TYPE_CHECKING:
     from av.video.stream import VideoStream
 
 _TRUNCATED_S = 0.25
-"""A file that ends this much before its stated end is truncated."""
+"""a file that ends this many seconds before its stated end is truncated"""
 _GIF_END = b";"
 _STREAMS = ("mpeg", "mpegts", "flv", "asf")
-"""streaming containers: two files joined are one valid file"""
+"""streaming containers, in which two concatenated files are one valid file"""
 _COARSE_TICK_S = 0.002
-"""Finer ticks (Matroska: 1 ms) are rounded times, so one tick is tolerated; coarser ones are exact."""
+"""times in finer ticks (Matroska: 1 ms) are rounded, so they may be off by one tick; times in coarser ticks are
+exact"""
 
 
 def probe_animation(found: Animation) -> ClipInfo:
-    """Decodes the first frame only."""
+    """Returns the facts of an animation; decodes only the first frame."""
     durations, (width, height) = found.durations_s, found.size
     times = [0.0, *itertools.accumulate(durations[:-1])]
     first = next(found.frames())
@@ -58,7 +59,8 @@ def probe_animation(found: Animation) -> ClipInfo:
 
 
 def probe_clip(path: Path) -> ClipInfo:
-    """Reads all packets and decodes the first frame: milliseconds for a typical clip."""
+    """Returns the facts of a clip; reads all packets and decodes the first frame, in milliseconds for a typical
+    clip."""
     with open_clip(path) as (container, stream):
         tick = float(stream.time_base or 0)
         stamps, first, media_end_s = _scan_packets(path, container, stream)
@@ -105,7 +107,8 @@ def read_clip(
 ) -> tuple[NDArray[np.uint8], list[float]]:
     """Returns (F, H, W, 3) RGB, and the time of each source frame from the first one.
 
-    Frame k is what a player shows at `start_s + k / fps`. Up to `held` missing frames at the end repeat the last one.
+    Frame k is the frame that a player shows at `start_s + k / fps`. Up to `held` missing frames at the end repeat the
+    last one.
     """
     out = np.empty((num_frames, height, width, 3), np.uint8)
     used: list[float] = []
@@ -127,7 +130,8 @@ def read_clip(
 def _scan_packets(
     path: Path, container: InputContainer, stream: VideoStream
 ) -> tuple[list[tuple[int, int]], VideoFrame | None, float]:
-    """Returns (time, duration) of video packets in ticks, the first frame, the end of all streams in seconds."""
+    """Returns (time, duration) of the video packets in ticks, the first frame, and the end of all streams in
+    seconds."""
     stamps: list[tuple[int, int]] = []
     first: VideoFrame | None = None
     media_end_s = 0.0
@@ -193,7 +197,7 @@ def _check_complete(path: Path, container: InputContainer, end_s: float) -> None
 
 
 def _shown_at(moving: Moving, *, fps: float, count: int, start_s: float) -> Iterator[TimedFrame]:
-    """Yields the frame on screen at `start_s + k / fps` for k below `count`; fewer if the file ends."""
+    """Yields the frame that is shown at `start_s + k / fps`, for k below `count`; fewer if the file ends."""
     slack = moving.tick_s if moving.tick_s <= _COARSE_TICK_S else 1e-6
     current: TimedFrame | None = None
     gap = max(1 / fps, 1 / (moving.rate or fps))
@@ -208,7 +212,7 @@ def _shown_at(moving: Moving, *, fps: float, count: int, start_s: float) -> Iter
             gap = max(gap, found.time_s - current.time_s)
         gap = max(gap, found.duration_s)
         current = found
-    # The last frame stays on screen for the longest gap seen, since a file need not state its duration.
+    # A file need not state the duration of its last frame, so the longest gap between frames is used.
     while current is not None and done < count and start_s + done / fps < current.time_s + gap:
         yield current
         done += 1

@@ -1,4 +1,4 @@
-"""Colour conversion of frames: matrix, exact arithmetic, refused transfer characteristics."""
+"""Converts the colours of frames to RGB, and refuses HDR and unknown colours."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from av.video.reformatter import VideoReformatter
 
 _EXACT = 0x40000 | 0x2000
-"""swscale's ACCURATE_RND | FULL_CHR_H_INT, which PyAV 17 passes on but does not name"""
+"""swscale's ACCURATE_RND | FULL_CHR_H_INT; PyAV 17 has no names for them"""
 _UNSPECIFIED = 2
 _HDR = {16: "PQ (SMPTE 2084: HDR10, Dolby Vision)", 18: "HLG (ARIB STD-B67)"}
 """transfer characteristics (ITU-T H.273) of HDR"""
@@ -45,7 +45,7 @@ _PLAIN_MATRIX = (
 
 
 def refuse_colours(path: Path, frame: VideoFrame) -> None:
-    """DatasetError for HDR, which would train as grey, flat pictures, and for colours that cannot be converted."""
+    """DatasetError for HDR, whose pictures would be grey and flat, and for colours that cannot be converted."""
     transfer, matrix = int(getattr(frame, "color_trc", _UNSPECIFIED)), int(frame.colorspace)
     if transfer in _HDR:
         raise refuse(path, f"is HDR, with the brightness curve {_HDR[transfer]}", _TONE_MAP)
@@ -61,10 +61,10 @@ def bits_of(frame: VideoFrame) -> int:
 
 
 def to_rgb(frame: VideoFrame, size: tuple[int, int], *, shrinks: bool) -> NDArray[np.uint8]:
-    """Returns (H, W, 3) RGB scaled to (width, height) `size`, rounded once, within one level."""
+    """Returns (H, W, 3) RGB scaled to `size` (width, height), rounded once, exact to one level."""
     from av.video.reformatter import Interpolation
 
-    # PyAV 17.1 refuses frames with reserved values of these tags, which the conversion does not use.
+    # The conversion does not use these tags, but PyAV 17.1 refuses frames with reserved values of them.
     frame.color_trc = frame.color_primaries = _UNSPECIFIED
     scaled = (
         _scaler()
@@ -74,7 +74,7 @@ def to_rgb(frame: VideoFrame, size: tuple[int, int], *, shrinks: bool) -> NDArra
             height=size[1],
             format="rgb48le" if _counts_to_one(frame) else "rgb24",
             src_colorspace=source_matrix(frame),
-            # Without _EXACT swscale truncates: colours are one to three levels too low at even widths.
+            # Without _EXACT, swscale truncates: at even widths colours are one to three levels too low.
             interpolation=int(Interpolation.AREA if shrinks else Interpolation.LANCZOS) | _EXACT,
             threads=1,
         )
@@ -89,14 +89,15 @@ def to_rgb(frame: VideoFrame, size: tuple[int, int], *, shrinks: bool) -> NDArra
 
 @lru_cache(maxsize=1)
 def _scaler() -> VideoReformatter:
-    """Shared: a new scaler per frame costs more than the arithmetic, and starts a thread per core."""
+    """Returns the shared scaler; a new one per frame would take longer than scaling, and start a thread per core."""
     from av.video.reformatter import VideoReformatter
 
     return VideoReformatter()
 
 
 def _counts_to_one(frame: VideoFrame) -> bool:
-    """True for deep colours with white at 1023 of 10 bits; swscale assumes 1020, half a level too bright."""
+    """Returns whether white is the largest value, such as 1023 of 10 bits; swscale assumes 1020, which is too
+    bright."""
     deep = bits_of(frame) > 8
     return deep and (frame.format.is_rgb or int(frame.color_range) == _FULL_RANGE or len(frame.format.components) < 3)
 
@@ -124,7 +125,8 @@ def opaque(frame: VideoFrame) -> VideoFrame:
 
 
 def source_matrix(frame: VideoFrame) -> int | None:
-    """Returns the matrix players assume if the file states none: BT.709 from 720 lines on (swscale: always BT.601)."""
+    """Returns the matrix if the file states none: as in players, BT.709 from 720 lines on; None for swscale's
+    BT.601."""
     from av.video.reformatter import Colorspace
 
     if frame.format.is_rgb or frame.colorspace not in (_UNSPECIFIED, _RESERVED):

@@ -1,4 +1,4 @@
-"""The frames of a clip in display order with their times, from the beginning or a later second."""
+"""Decodes the frames of a clip in display order, with their times, from the beginning or a later second on."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ if TYPE_CHECKING:
     from av.video.stream import VideoStream
 
 _SEEK_FROM_S = 2.0
-"""an earlier start is reached by decoding"""
+"""before this start, frames are decoded from the beginning instead of seeking"""
 _UNSEEKABLE = ("avi", "gif", "mpeg", "mpegts", "asf", "flv")
-"""AVI stores decoding times only; GIF frames depend on all before; the others have no reliable index"""
+"""AVI has decoding times only; a GIF frame depends on all earlier ones; the others have no reliable index"""
 
 
 class TimedFrame(NamedTuple):
     """A frame in display order."""
 
     time_s: float
-    """from the first frame"""
+    """seconds from the first frame"""
+
     duration_s: float
-    """0 if not stated"""
+    """0 if the file does not state it"""
     frame: VideoFrame
 
 
@@ -62,7 +63,7 @@ def _from_key_frame(
     """Yields frames from the last key frame at or before the tick `wanted`; from the beginning if seeking fails."""
     container.seek(wanted, stream=stream)
     decoder.flush_buffers()
-    # Frames before the key frame depend on others that were not decoded.
+    # Frames before the key frame depend on frames that are not decoded.
     frames = itertools.dropwhile(lambda stamped: not stamped[1].key_frame, _decode(container, stream, decoder))
     first = next(frames, None)
     if first is None or first[0] is None or first[0] > wanted:
@@ -74,8 +75,8 @@ def _from_key_frame(
 
 def _decode(container: InputContainer, stream: VideoStream, decoder: VideoCodecContext) -> Iterator[Stamped]:
     """Yields frames in display order, each with its time in ticks."""
-    # AVI has decoding times only, and B-frames come back with each other's. Frames are decoded in display order, so
-    # the n-th frame gets the n-th time.
+    # AVI has decoding times only, which the decoder gives to the wrong B-frames. Frames are returned in display order,
+    # so the n-th frame gets the n-th time.
     by_order = container.format.name == "avi"
     stamps: collections.deque[int] = collections.deque()
     for packet in container.demux(stream):

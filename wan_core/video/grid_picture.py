@@ -1,4 +1,4 @@
-"""The canvas of a grid of clips: labels, and the place of each clip. Pillow and numpy only."""
+"""The canvas of a grid of clips: labels, and the place of each clip."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BACK, _TEXT, _DIM = (24, 24, 24), (235, 235, 235), (170, 170, 170)
 _GAP = 4
 _LEAST_TEXT, _MOST_TEXT = 11, 28
 _LINES = 3
-"""of a label's first paragraph; others have one"""
+"""most lines of a label's first paragraph; others have one line"""
 
 
 @dataclass(frozen=True)
@@ -49,14 +49,14 @@ class GridPicture:
 def grid_picture(
     sizes: Sequence[tuple[int, int]], columns: Sequence[str], rows: Sequence[str], *, longest: int
 ) -> GridPicture:
-    """Returns the canvas of a grid; no edge is longer than `longest` pixels, no clip is enlarged.
+    """Returns the canvas of a grid with edges of at most `longest` pixels; clips are not enlarged.
 
     `sizes`: (width, height) of the clips of each row. `columns`, `rows`: labels; their first line is highlighted.
     """
     widest, high = max(width for width, _ in sizes), sum(height for _, height in sizes)
     scale = min(1.0, longest / (len(columns) * (widest + _GAP)), longest / (high + len(sizes) * _GAP))
     found = _drawn(sizes, columns, rows, scale)
-    for _ in range(20):  # the text size follows the scale and changes the room labels need, so it is iterated
+    for _ in range(20):  # iterated, because the scale changes the text size, and so the space for labels
         over = max(found.canvas.shape[:2]) / longest
         if over <= 1:
             break
@@ -133,5 +133,5 @@ class _Text:
 
 
 def readable(label: str) -> bool:
-    """Returns whether Pillow's built-in font has every character: little more than Latin letters."""
+    """Returns whether Pillow's built-in font has all characters of a label; it has Latin letters."""
     return all(character.isprintable() and ord(character) < 0x180 for character in label)

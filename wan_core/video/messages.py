@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, kw_only=True)
 class ClipInfo:
-    """The facts of a media file as displayed: rotated, with square pixels."""
+    """The facts of a media file; sizes as displayed: rotated, with square pixels."""
 
     kind: str
     """"clip" or "still" """
@@ -16,22 +16,25 @@ class ClipInfo:
     height: int
     num_frames: int = 1
     fps: float = 0.0
-    """average; 0 for a still"""
+    """average frame rate; 0 for a still"""
+
     duration_s: float = 0.0
-    """to the end of the last frame"""
+    """seconds to the end of the last frame"""
     variable_rate: bool = False
     """True if frames are unevenly spaced"""
     rotation: int = 0
-    """applied, in degrees counter-clockwise"""
+    """rotation for display, in degrees counter-clockwise"""
+
     mirrored: bool = False
-    """True if mirrored after that, as by front cameras"""
+    """True if the display is mirrored after the rotation, as by front cameras"""
+
     codec: str = ""
     bits: int = 8
-    """per colour value; more than 8 are rounded to 8"""
+    """bits per colour value; reading rounds to 8"""
     interlaced: bool = False
     """True if a frame combines two fields"""
     pixel_ratio: float = 1.0
-    """width / height of a stored pixel; already part of `width`"""
+    """width / height of a stored pixel; `width` accounts for it"""
     more_pages: bool = False
     """True for a still with unread pages"""
     look: str = field(default="", compare=False)
@@ -41,13 +44,13 @@ class ClipInfo:
         """Returns the number of frames at `fps`."""
         if self.kind == "still":
             return 1
-        # Minus 1e-3: containers round durations to ticks.
+        # Minus 1e-3, since containers round durations to ticks.
         return max(1, math.ceil(self.duration_s * fps - 1e-3))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Framing:
-    """The fitting of a rotated source: by default scaled to cover the size and cropped at the centre."""
+    """The crop of a rotated source: by default it is scaled to cover the size, and cropped at the centre."""
 
     offset: tuple[int, int] | None = None
     """pixels cropped at the left and top of the scaled source; None: centred"""

@@ -1,4 +1,4 @@
-"""Turns a decoded frame into a picture: rotation, square pixels, no transparency, scale and crop."""
+"""Converts a decoded frame to a picture: rotation, square pixels, opaque, scaled and cropped."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from av.video.stream import VideoStream
 
 _SQUARE = 0.03
-"""tolerated deviation from square pixels: 16:9 scaled to 832x480 has 40:39, and correcting it would resample"""
+"""pixels count as square up to this deviation: 16:9 scaled to 832x480 has 40:39, and is not resampled"""
 
 
 @dataclass(frozen=True)
 class Orientation:
-    """The display of a stored picture: rotated counter-clockwise by quarters, then mirrored."""
+    """The display of a stored picture: rotated counter-clockwise by `quarters` times 90 degrees, then mirrored."""
 
     quarters: int = 0
     mirrored: bool = False
@@ -42,8 +42,8 @@ def orientation_of(frame: VideoFrame) -> Orientation:
     found = cast("Any", frame.side_data).get(Type.DISPLAYMATRIX)
     if found is None:
         return Orientation()
-    # A stored point (x, y), y down, is displayed at (a x + c y, b x + d y), up to a shift. The sign of the determinant
-    # shows mirroring, which an angle alone would hide.
+    # A stored point (x, y), with y down, is displayed at (a x + c y, b x + d y), up to a shift. A negative determinant
+    # means mirroring.
     a, b, _, c, d = struct.unpack("=5i", bytes(found)[:20])
     mirrored = a * d - b * c < 0
     if mirrored:  # undo the mirroring, which comes after the rotation
@@ -93,8 +93,9 @@ def small_grey(frame: VideoFrame) -> NDArray[np.uint8]:
 def _cut_strip(
     frame: VideoFrame, ratio: float, orientation: Orientation, wanted: tuple[int, int], framing: Framing
 ) -> tuple[VideoFrame, tuple[int, int]]:
-    """Returns the visible part of a very long, narrow frame, rotated, and its size: scaling all of 16 x 8192 pixels
-    would take more than a gigabyte.
+    """Returns the visible part of a very long, narrow frame, rotated, and its size.
+
+    Scaling a complete frame of 16 x 8192 pixels would take more than a gigabyte.
     """
     from av.video.frame import VideoFrame
 

@@ -1,6 +1,7 @@
-"""The parent's side of the video child: starts it on demand, sends requests, replaces it after a crash.
+"""The parent side of the video process: starts it on demand, sends requests, and replaces it after a crash.
 
-A request that takes too long or crashes the child costs one file. The child ends with `close`, or with this process.
+A request that takes too long or crashes the child fails for one file. The child ends with `close`, or with this
+process.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _GRID_S = 1800.0
 _START_S = 120.0
 _POLL_S = 0.1
 
-_memory = functools.partial(np.empty, dtype=np.uint8)  # a bytearray's zeros cost 0.1 s for a clip of 200 MB
+_memory = functools.partial(np.empty, dtype=np.uint8)  # zeroing a bytearray of 200 MB takes 0.1 s
 Answer = tuple[dict[str, Any], NDArray[np.uint8]]
 
 
@@ -65,7 +66,7 @@ class VideoProcess:
         self.close()
 
     def another(self) -> VideoProcess:
-        """Returns a second process with the same stop and timeouts."""
+        """Returns another process with the same stop function and timeouts."""
         return VideoProcess(self._should_stop, timeouts_s=self._timeouts_s)
 
     @property
@@ -97,7 +98,8 @@ class VideoProcess:
         framing: Framing = CENTRED,
         held: int = 0,
     ) -> NDArray[np.uint8]:
-        """Returns (F, H, W, 3) RGB: frame k is what a player shows at `start_s + k / fps`, fitted by `framing`.
+        """Returns (F, H, W, 3) RGB: frame k is the frame that a player shows at `start_s + k / fps`, cropped by
+        `framing`.
 
         `times` receives the time of each source frame, in seconds from the first. Up to `held` missing frames at the
         end repeat the last one.

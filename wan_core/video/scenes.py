@@ -1,4 +1,4 @@
-"""Scene cuts, found by PySceneDetect's content detector (an optional package), which gets frames and never the file."""
+"""Finds scene cuts with the content detector of PySceneDetect, an optional package, which gets frames, not the file."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _SIDE = 256
 def find_cuts(path: Path, threshold: float) -> list[float]:
     """Returns the start of every scene after the first, in seconds from the first frame.
 
-    A scene starts where the mean change in hue, saturation and brightness reaches `threshold` (0 to 255); the shortest
-    is one frame. DependencyError without PySceneDetect.
+    A scene starts at a frame whose mean change in hue, saturation and brightness reaches `threshold` (0 to 255). A
+    scene may have one frame. DependencyError without PySceneDetect.
     """
     try:
         from scenedetect import ContentDetector, FrameTimecode
@@ -38,7 +38,7 @@ def find_cuts(path: Path, threshold: float) -> list[float]:
         for number, (time_s, _, frame) in enumerate(moving.frames(0.0)):
             if number == 0:
                 refuse_colours(path, frame)
-            # Numbered at a constant 25 fps: the detector compares neighbours, and does not know variable rates.
+            # With times of a constant 25 fps, because the detector does not support variable rates, and needs no times.
             if detector.process_frame(FrameTimecode(number, fps=25.0), _small(frame)):
                 cuts_s.append(time_s)
     return cuts_s

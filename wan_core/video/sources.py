@@ -1,6 +1,6 @@
 """Opens media files within limits of format, codec and size, checked before decoding.
 
-FFmpeg gets file objects of regular files, never paths, so `http:`, `concat:` and named pipes are out of reach (S3).
+FFmpeg gets file objects of regular files instead of paths, so it cannot open `http:`, `concat:` or named pipes (S3).
 """
 
 from __future__ import annotations
@@ -22,14 +22,13 @@ if TYPE_CHECKING:
     from av.video.stream import VideoStream
 
 STILL_SUFFIXES = frozenset({".png", ".apng", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".avif"})
-"""some of these can be animated: the content decides"""
-
+"""suffixes of stills; some of these files are animations, which their content shows"""
 MAX_PIXELS = 8192 * 4352
-"""per frame; slightly above 8K"""
+"""pixels of a frame; slightly above 8K"""
 MAX_FRAMES = 200_000
-"""nearly an hour at 60 fps"""
+"""frames of a file: nearly an hour at 60 fps"""
 MAX_BYTES = 16 << 30
-"""per file"""
+"""bytes of a file"""
 
 _FORMATS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,gif,mpeg,mpegts,asf,flv"
 _CODECS = frozenset(
@@ -58,22 +57,22 @@ _CODECS = frozenset(
         "rawvideo",
     ]
 )
-_SEES_THROUGH = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
-"""decoders that read transparency"""
+_WITH_ALPHA = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
+"""codec -> decoder that reads transparency"""
 _ATTACHED_PICTURE = 0x400
-"""FFmpeg's flag of a cover picture"""
+"""flag of a cover picture in FFmpeg"""
 _RE_ENCODE = "Write it again, for example: ffmpeg -i IN -c:v libx264 -pix_fmt yuv420p OUT.mp4"
 
 
 class UnreadableError(DatasetError):
-    """The file itself cannot be read; the system works."""
+    """A file cannot be read, because of its content."""
 
     lasting = True
-    """True if the same bytes will fail again"""
+    """True if the same bytes fail again"""
 
 
 class TooSlowError(UnreadableError):
-    """Reading took too long, possibly because the disk was busy."""
+    """Reading took too long, perhaps because the disk was busy."""
 
     lasting = False
 
@@ -90,7 +89,7 @@ def refuse(path: Path | str, why: str, fix: str = _RE_ENCODE) -> UnreadableError
 
 
 _OLDEST_PYAV, _NAMED = (17, 1), "17.1"
-"""Measured on 14.2 to 19.0: older versions lack frame durations or HDR tags, or are up to 4 levels off."""
+"""Older versions lack frame durations or HDR tags, or colours differ by up to 4 levels (measured on 14.2 to 19.0)."""
 
 
 def require_pyav() -> None:
@@ -137,13 +136,13 @@ def open_clip(path: Path) -> Generator[tuple[InputContainer, VideoStream]]:
     import av.error
 
     options = {"format_whitelist": _FORMATS, "protocol_whitelist": "none"}
-    # Titles in unknown encodings are no reason to refuse a clip; PyAV does so before version 19.
+    # PyAV before version 19 refuses titles in unknown encodings.
     lenient: dict[str, Any] = {"metadata_errors": "replace"} if int(av.__version__.split(".")[0]) < 19 else {}
     with open_media(path) as file:
         try:
             with av.open(file, "r", options=options, **lenient) as container:
                 yield container, _video_stream(path, container)
-        except av.error.ArgumentError as error:  # FFmpeg reports a format outside the whitelist so
+        except av.error.ArgumentError as error:  # FFmpeg's error for a format that is not in the whitelist
             known = "mp4, mov, mkv, webm, avi, gif, mpg, ts, wmv, flv and 3gp are"
             raise refuse(path, f"is of a container format that is not read ({known})") from error
         except av.error.FFmpegError as error:
@@ -155,13 +154,13 @@ def decoder_of(stream: VideoStream) -> VideoCodecContext:
     """Returns the decoder of a stream."""
     context = stream.codec_context
     tags = {name.lower(): value for name, value in stream.metadata.items()}
-    if context.name not in _SEES_THROUGH or tags.get("alpha_mode") != "1":
+    if context.name not in _WITH_ALPHA or tags.get("alpha_mode") != "1":
         return context
     from av.codec.context import CodecContext
 
     # VP8 and VP9 store transparency in a second picture, which FFmpeg's own decoders drop.
 
-    decoder = cast("VideoCodecContext", CodecContext.create(_SEES_THROUGH[context.name], "r"))
+    decoder = cast("VideoCodecContext", CodecContext.create(_WITH_ALPHA[context.name], "r"))
     decoder.thread_count = context.thread_count
     return decoder
 
@@ -173,7 +172,7 @@ def _video_stream(path: Path, container: InputContainer) -> VideoStream:
     stream = cast("VideoStream", best)
     if stream.disposition & _ATTACHED_PICTURE:
         raise refuse(path, "holds no video, only a cover picture", "Remove it from the folder")
-    context = stream.codec_context  # PyAV declares it as never None; without a decoder it is
+    context = stream.codec_context  # None without a decoder, although PyAV's types say it never is
     codec = getattr(context, "name", "an unknown codec")
     if codec not in _CODECS:
         raise refuse(path, f"is encoded with {codec}, which is not supported")

@@ -1,4 +1,4 @@
-"""Stills, read with Pillow: rotated, opaque, in 8 bits, within the pixel limit."""
+"""Reads stills with Pillow: rotated, opaque, in 8 bits, within the pixel limit."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _TURNED = (5, 6, 7, 8)
 
 
 def probe_still(path: Path) -> ClipInfo:
-    """Returns size and format; decodes JPEG at 1/8 size and verifies PNG checksums, to find truncated files."""
+    """Returns the facts of a still. To find truncated files, it decodes JPEG at 1/8 size and verifies PNG checksums."""
     with opened_still(path) as image:
         width, height = image.size
         if _orientation(image) in _TURNED:
@@ -53,7 +53,7 @@ def probe_still(path: Path) -> ClipInfo:
             look = look_of(np.asarray(small))
         bits, more_pages = 16 if _is_deep(image) else 8, codec == "tiff" and _has_more_pages(image)
         if codec == "png":
-            # Last, because Pillow cannot use an image after `verify`.
+            # Last, because an image cannot be used after `verify`.
             image.verify()
     return ClipInfo(kind="still", width=width, height=height, codec=codec, look=look, bits=bits, more_pages=more_pages)
 
@@ -84,9 +84,9 @@ def is_avif_sequence(head: bytes) -> bool:
 
 @contextlib.contextmanager
 def opened_still(path: Path) -> Generator[Image.Image]:
-    """Yields a picture before decoding; errors inside become DatasetErrors."""
+    """Yields a picture before decoding; decoding errors inside the context become DatasetErrors."""
     with open_media(path) as file, warnings.catch_warnings():
-        # Pillow warns of damaged EXIF and of large pictures; both are handled below.
+        # Pillow warns about damaged EXIF and large pictures; both are handled below.
         warnings.simplefilter("ignore")
         try:
             with Image.open(file, formats=_FORMATS) as image:
@@ -125,12 +125,12 @@ def _refuse_numbers(path: Path, image: Image.Image) -> None:
 
 
 def _is_deep(image: Image.Image) -> bool:
-    """True for 16-bit grey; older Pillow versions name that mode "I" in a PNG."""
+    """Returns whether a picture is 16-bit grey; older Pillow versions have mode "I" for it in a PNG."""
     return image.mode.startswith("I")
 
 
 def _has_more_pages(image: Image.Image) -> bool:
-    """True if a second page follows that is not a thumbnail of the first."""
+    """Returns whether there is a second page that is not a thumbnail of the first."""
     try:
         image.seek(1)
         copy = bool(cast("Any", image).tag_v2.get(_SUBFILE_TYPE, 0) & 1)
@@ -141,7 +141,7 @@ def _has_more_pages(image: Image.Image) -> bool:
 
 
 def _orientation(image: Image.Image) -> int:
-    """Returns the EXIF orientation; of a PNG only from chunks before the pixels: `getexif` would decode them."""
+    """Returns the EXIF orientation; of a PNG only from chunks before the pixels, since `getexif` would decode them."""
     exif = Image.Exif()
     if image.format != "PNG":
         exif = image.getexif()

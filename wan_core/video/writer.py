@@ -1,6 +1,6 @@
 """Writes clips: an mp4 or webm for browsers (yuv420p, BT.709, index first), a lossless mp4, or a grid of clips.
 
-Metadata texts such as the workflow are stored like ComfyUI's own: one JSON text per key.
+Metadata such as the workflow is stored as in ComfyUI's files: a JSON text per key.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _KINDS: dict[str, tuple[str, dict[str, str], dict[str, str]]] = {
     ".mp4": ("libx264", {"crf": "18", "preset": "veryfast"}, {"movflags": "+faststart+use_metadata_tags"}),
     ".webm": ("libvpx-vp9", {"crf": "24", "b": "0", "deadline": "good", "cpu-used": "5", "row-mt": "1"}, {}),
 }
-"""by suffix: encoder, its options, container options"""
+"""suffix -> encoder, its options, options of the container"""
 
 
 def write_clip(
@@ -68,13 +68,13 @@ def write_frames(
 
 
 def write_lossless(path: Path, below: Path | None, frames: NDArray[np.uint8], fps: float) -> None:
-    """Write (F, H, W, 3) RGB as FFV1 with slice checksums, in an mp4: Matroska would round times to milliseconds."""
+    """Write (F, H, W, 3) RGB as FFV1 with slice checksums in an mp4; Matroska would round times to milliseconds."""
     from av.video.frame import VideoFrame
 
     with _container(path, below, {}) as container:
         stream = container.add_stream("ffv1", rate=Fraction(fps).limit_denominator(1001))
         stream.height, stream.width = frames.shape[1:3]
-        stream.pix_fmt = "bgr0"  # RGB without a colour matrix: the only lossless way
+        stream.pix_fmt = "bgr0"  # RGB, since a colour matrix would not be lossless
         stream.options = {"level": "3", "slices": "4", "slicecrc": "1", "g": "1"}
         for rgb in frames:
             container.mux(stream.encode(VideoFrame.from_ndarray(rgb, format="rgb24").reformat(format="bgr0")))
@@ -83,11 +83,11 @@ def write_lossless(path: Path, below: Path | None, frames: NDArray[np.uint8], fp
 
 @contextlib.contextmanager
 def _container(path: Path, below: Path | None, options: dict[str, str]) -> Iterator[Any]:
-    """Yields an open container; its bytes are written to `path` at the end, as by `atomic_write`."""
+    """Yields an open container; its bytes are written to `path` at the end, with `atomic_write`."""
     import av
 
     with tempfile.TemporaryDirectory(prefix="wan_trainer_") as folder:
-        # Staged outside of `path`'s folder: FFmpeg opens paths by itself, and would follow a link there.
+        # Staged in a temporary folder, because FFmpeg opens the path itself, and would follow a link.
         staged = Path(folder) / f"clip{path.suffix}"
         with av.open(str(staged), "w", options=options) as container:
             yield container
@@ -117,7 +117,7 @@ def write_grid(
 def _together(
     canvas: NDArray[np.uint8], clips: Sequence[tuple[Path, Place]], num_frames: int, opened: ExitStack
 ) -> Iterator[NDArray[np.uint8]]:
-    """Yields the canvas with the next frame of every clip; an ended clip keeps its last."""
+    """Yields the canvas with the next frame of every clip; an ended clip keeps its last frame."""
     readers = [(_shown(file, place, opened), place) for file, place in clips]
     shown = canvas.copy()
     for _ in range(num_frames):

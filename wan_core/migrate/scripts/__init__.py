@@ -1,6 +1,7 @@
-"""Finds training commands in scripts of a shell, cmd, PowerShell or Python, without running anything.
+"""Finds training commands in shell, cmd, PowerShell or Python scripts, without running them.
 
-Literal assignments are followed, except in PowerShell; other expressions stay as written and are named in the account.
+Variables with literal values are replaced, except in PowerShell; other expressions stay as written, and are listed in
+the account.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _SAY = frozenset(
         *("write-host", "write-output", "pip", "dos2unix", "source", ".", "call:echo", "exit", "return"),
     )
 )
-"""commands that mention a script without running it"""
+"""commands that may contain the name of the script without running it"""
 _DIALECTS = {"posix": POSIX, "cmd": CMD, "powershell": POWERSHELL}
 _ENDINGS = {".bat": "cmd", ".cmd": "cmd", ".ps1": "powershell", ".psm1": "powershell", ".py": "python"}
 _IN_PROSE = re.compile(rf"`([^`\n]*{SCRIPT}[^`\n]*)`")
@@ -38,9 +39,12 @@ _DEEPEST = 2
 class Training:
     before: list[str]
     """words before the script"""
+
     after: list[str]
+    """words after the script"""
+
     behind: list[str] = field(default_factory=list[str])
-    """options after the end of the command, for example where a comment cuts it"""
+    """options after the end of the command, for example after a comment in it"""
 
 
 def trainings(name: str, text: str) -> list[Training]:
@@ -85,7 +89,7 @@ def _training(words: list[str]) -> Training | None:
 
 
 def _dialect(name: str, text: str) -> str:
-    """Returns a script's language by its ending; for text files by their line continuations."""
+    """Returns the language of a script by its suffix; of a text file by its line continuations."""
     ending = PurePosixPath(name).suffix.lower()
     if ending == ".py" and re.search(r"^\s*[!%]\s*\w", text, re.MULTILINE):
         return "posix"  # notebook commands start with an exclamation mark
@@ -121,7 +125,7 @@ _GOES_ON = {
 
 
 def _by_lines(name: str, text: str, dialect: str) -> list[list[str]]:
-    """Reads a text line by line, such as notes around a command; unreadable lines are skipped."""
+    """Reads a text line by line, for example notes around a command; skips lines with unbalanced quotes."""
     found = list[list[str]]()
     for line in _GOES_ON[dialect].sub(" ", text).split("\n"):
         try:

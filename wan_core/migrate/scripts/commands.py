@@ -1,7 +1,7 @@
-"""Splits a script into the words of its commands, with the variables that it defines. Nothing is run.
+"""Splits a script into the words of its commands, with the values of variables. Nothing is run.
 
-A variable is followed where every text that may assign it is a plain assignment: outside of branches, loops, functions
-and groups. Words that a branch appends are kept as "if ...: words". All other variables stay as written, between marks.
+A variable is replaced by its value if all its assignments are plain ones outside of branches, loops, functions and
+groups. Words that a branch appends become "if ...: words". All other variables stay as written, between marks.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ _READIES = re.compile(
     r"activate|conda|vcvars|setvars|set_env|(?:bash|zsh|cargo|bin).{0,2}(?:rc|env)\b|(?:^|/)\.?(?:bash_)?profile\b",
     re.IGNORECASE,
 )
-"""scripts that activate Python, a compiler or a driver"""
+"""scripts that only activate Python, a compiler or a driver"""
 _BRACED = re.compile(r"([A-Za-z_]\w*|\d)(?:\[([@*]|\d{1,4})\]|(:?)([-=])(.*))?")
 _MOST_SPENT = 16 << 20
 
 
 def commands_in(text: str, dialect: Dialect) -> list[list[str]]:
-    """Returns the words of each command; UnbalancedError for an open quote, ConfigError for a value that grows."""
+    """Returns the words of each command; UnbalancedError for an open quote, ConfigError for a value that is too
+    long."""
     text, follows = prepared(text, dialect)
     if dialect.assigns is None or not follows:
         return _Script(text, dialect, None).read()
@@ -45,16 +46,18 @@ class _Script:
     """One pass over a script, command by command."""
 
     def __init__(self, text: str, dialect: Dialect, unsure: set[str] | None) -> None:
-        """`unsure`: names that are not followed; None: no name is."""
+        """`unsure`: names that are not replaced; None: no name is replaced."""
         self._text, self._dialect, self._unsure = text, dialect, unsure
         self._at = self._spent = self._depth = self._parens = 0
         self._values: dict[str, list[str]] = {}
         self._other = False
-        """whether another script may have assigned any name"""
+        """True once another script may have assigned names"""
+
         self._maybe = False
-        """whether the command depends on another one's exit code"""
+        """True if the command runs only by the exit code of another one"""
+
         self.plain = Counter[str]()
-        """number of plain assignments by name"""
+        """name -> number of plain assignments"""
 
     def read(self) -> list[list[str]]:
         commands: list[list[str]] = []
@@ -80,11 +83,11 @@ class _Script:
 
     @property
     def _may_not_run(self) -> bool:
-        """Whether the command stands in a branch, loop, function or group, or depends on another one's exit code."""
+        """True in a branch, loop, function or group, and for a command after && or ||."""
         return self._maybe or self._depth > 0 or self._parens > 0
 
     def _is_reserved(self, word: str) -> bool:
-        """Follows a block that a command's first word opens or closes; returns whether the command begins after it."""
+        """Counts a block that the first word opens or closes; returns whether the command begins after the word."""
         self._depth = max(0, self._depth + (word in _OPENS) - (word in _CLOSES))
         return word in _RESERVED
 
@@ -95,7 +98,8 @@ class _Script:
         return piece
 
     def _ended(self, words: list[str], sign: str) -> None:
-        """Follows the end of a command: the blocks and groups that it opens, and scripts that it reads."""
+        """Handles the end of a command: counts the blocks and groups that it opens, and notes scripts that it
+        sources."""
         self._depth += self._dialect is POSIX and len(words) > 1 and words[-1] == "{"  # function name {
         if len(words) > 1 and words[0].lower() in ("source", ".", "call") and not _READIES.search(words[1]):
             self._values, self._other = {}, True
@@ -130,9 +134,9 @@ class _Script:
         return True
 
     def _assigned(self, name: str, *, adds: bool) -> tuple[list[str], bool]:
-        """Reads the value of `NAME=` or `NAME+=`; returns the words, and whether they are appended to known ones.
+        """Reads the value of `NAME=` or `NAME+=`; returns all words of the variable, and whether some were appended.
 
-        Words that a branch appends are marked, "if ...: words".
+        Words that a branch appends become "if ...: words".
         """
         begin, held = self._at, self._values.get(name)
         is_list = self._text.startswith("(", begin)

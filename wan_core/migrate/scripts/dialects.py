@@ -17,13 +17,16 @@ class Dialect:
     """groups: blank (comments and redirections too), end of a command, unknown, and the parts of a word: literal,
     quoted, variable, plain"""
     variable: re.Pattern[str]
-    """in a quoted or plain part"""
+    """a variable in a quoted or plain part"""
     assigns: re.Pattern[str] | None = None
-    """groups: name, adds, value; without the last the value follows. None: no variable is followed"""
+    """an assignment, with groups name, adds, value; the value follows if there is no such group. None: variables are
+    not replaced"""
+
     changes: tuple[re.Pattern[str], ...] = ()
-    """every text that may assign to the names in its groups"""
+    """all texts that may assign to the names in their groups"""
+
     folds: bool = False
-    """whether names ignore case"""
+    """True if names ignore case"""
 
 
 POSIX = Dialect(
@@ -83,7 +86,7 @@ _LEAPS = re.compile(r"\bgoto[ \t:]{0,20}(?!eof)[\w.-]|\bcall[ \t]+:(?!eof)", re.
 
 
 def prepared(text: str, dialect: Dialect) -> tuple[str, bool]:
-    """Returns a script without text that is no command, and whether it runs from front to back."""
+    """Returns a script without comments and here-documents, and whether it runs without jumps."""
     if dialect is POSIX:
         return _without_documents(text), True
     if dialect is POWERSHELL:

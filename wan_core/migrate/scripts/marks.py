@@ -1,6 +1,6 @@
-"""Marked text for values that a script does not define, and the limits of a command.
+"""Marks for values that a script does not define, and the limits of a command.
 
-An unknown value keeps its text between two marks; nothing is substituted.
+An unknown value is its text between two mark characters.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from ...errors import ConfigError
 SCRIPT = "wan_train_network"
 """musubi-tuner's training script"""
 MOST_LETTERS = 64 << 10
-"""per command and per value"""
+"""characters of a command, and of a value"""
 _MOST_WRITTEN = 200
 _OPEN, _CLOSE, _BLANK = "\ue000", "\ue001", "\ue002"
 _MARKED = re.compile(f"{_OPEN}[^{_CLOSE}]*{_CLOSE}?")
 
 
 class UnbalancedError(Exception):
-    """A quote or bracket without its end."""
+    """A quote or bracket is not closed."""
 
 
 def check_length(words: list[str]) -> None:
@@ -51,7 +51,7 @@ def is_unset(word: str) -> bool:
 
 
 def ends_unset(word: str) -> bool:
-    """Returns whether the last part of a path is unknown; its folder may be."""
+    """Returns whether the file name of a path is unknown."""
     return _OPEN in re.split(r"[/\\]", _MARKED.sub(_OPEN, word.rstrip("/\\")))[-1]
 
 

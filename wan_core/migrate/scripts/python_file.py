@@ -1,4 +1,4 @@
-"""Parses the command list in a Python file, as far as it is literal. Nothing is run."""
+"""Reads the literal command lists in a Python file. Nothing is run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ADDS, _SAYS = ("append", "extend"), ("print", "info", "debug", "warning", "erro
 
 
 def python_commands(name: str, text: str) -> list[list[str]]:
-    """Returns the words of each list or text that names the training script, with later additions.
+    """Returns the words of each list or text that contains the training script, with words that are appended later.
 
     ConfigError for invalid Python.
     """
@@ -24,7 +24,7 @@ def python_commands(name: str, text: str) -> list[list[str]]:
         raise ConfigError(f"{name} is larger than 512 KiB; a file that starts a training is not. Choose that file.")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a foreign "\\d" must not fail our run
+            warnings.simplefilter("ignore")  # for example about an invalid escape sequence
             tree = ast.parse(text)
         reader = _Reader(tree)
         reader.visit(tree)
@@ -41,7 +41,7 @@ def _split(words: list[str]) -> list[str]:
 
 
 class _Reader(ast.NodeVisitor):
-    """Follows literal assignments; a name that is assigned twice, or is an argument too, is unknown."""
+    """Replaces names that are assigned a literal once; others, and names of arguments, are unknown."""
 
     def __init__(self, tree: ast.Module) -> None:
         nodes = list(ast.walk(tree))
@@ -154,7 +154,7 @@ class _Reader(ast.NodeVisitor):
         return unset(ast.unparse(value)[:80]) if text is None else text
 
     def _text(self, value: ast.expr) -> str | None:
-        """Returns the text of a constant, its name, an f-string or a path of them; None for others."""
+        """Returns the text of a constant, a name, an f-string, or a path of these; None for other expressions."""
         match value:
             case ast.Constant(value=str(text)):
                 return text

@@ -5,17 +5,20 @@ The nodes themselves turn their widgets into a plan, as when they are queued; th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from comfy_api.latest import io
 
 from ...wan_core.checkpoint import WanVariant
+from ...wan_core.dataset import LONGEST_REFERENCE, roles_beside
 from ...wan_core.errors import ConfigError, WanTrainerError
 from ...wan_core.job import is_free_of_clips, sized_as_template, with_global_batch, with_model_values
 from ...wan_core.load import inspect_model
 from ...wan_core.lora import FrozenLora, LoraConfig
+from ...wan_core.model import condition_named
 from ...wan_core.placement import StepShape
 from ...wan_core.plan import Workload, beside_preview, measured_ratios_of
 from ...wan_core.sampler import AS_TEMPLATE, SampleConfig, read_prompts
@@ -48,6 +51,7 @@ class Ahead:
 
         `body`: `chain`, pairs of a node's id and its widgets from Load Wan Model on; `settings`, widgets of Wan Train
         Settings, or none; `train`, widgets of Train Wan LoRA; `sizes`, (width, height, frames) of each dataset;
+        `folders`, those of the datasets, where files next to clips can make a model Bernini-R;
         `files`, widgets of each Wan Dataset From File whose settings file has the sizes; `preview`, the size of
         previews (0: as the clips), or none; `prompts`, their text and trigger word; `preview_size`, that widget;
         `pictured`, whether a start image is linked; `loras`, widgets of each Wan LoRA File for previews.
@@ -66,6 +70,8 @@ class Ahead:
         base = settings.lora if settings else LoraConfig()
         steps = [_step(size, file.variant, train.batch_size) for size in self._clip_sizes(body)]
         step = max(steps, key=lambda one: one.tokens)
+        if file.variant.family.context:
+            step = replace(step, context=_streams(_roles(body), step, file.variant))
         preview, gives_way, beside = None, False, 0
         if train.preview_every_n_steps and body.get("preview") is not None:
             (size,) = _sizes([body["preview"]], least=0)
@@ -108,7 +114,8 @@ class Ahead:
             self.nodes[LORA].fingerprint_inputs(**self._values(LORA, widgets)) for widgets in _listed(body.get("loras"))
         ]
         files = [self._settings_mark(widgets) for widgets in _listed(body.get("files"))]
-        return repr([self._file_mark(_chain(body.get("chain"))), loras, files, measured_ratios_of(folders.roots())])
+        model = self._file_mark(_chain(body.get("chain")))
+        return repr([model, loras, files, _roles(body), measured_ratios_of(folders.roots())])
 
     def _clip_sizes(self, body: Mapping[str, Any]) -> list[tuple[int, int, int]]:
         """Returns (width, height, frames) of all datasets."""
@@ -261,6 +268,26 @@ def _step(size: tuple[int, int, int], variant: WanVariant, batch_size: int) -> S
     )
 
 
+def _roles(body: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns the context files of the clip that has the most of them; none where a folder cannot be read."""
+    listed = body.get("folders")
+    found: list[tuple[str, ...]] = [()]
+    for name in listed[:_LONGEST] if isinstance(listed, list) else ():
+        with suppress(WanTrainerError, OSError):
+            found.append(roles_beside(folders.dataset_folder(str(name)), condition_named("context").optional_files))
+    return max(found, key=len)
+
+
+def _streams(roles: Sequence[str], clip: StepShape, variant: WanVariant) -> tuple[tuple[int, int, int], ...]:
+    """Returns latent frames, height and width of context streams before a scan: videos as the clip, images as one frame
+    of it, as large as BerniniConditioning reads them."""
+    longest = LONGEST_REFERENCE // variant.latents.spatial_stride
+    scale = min(longest / max(clip.latent_height, clip.latent_width), 1.0)
+    height, width = (max(int(side * scale) // 2, 1) * 2 for side in (clip.latent_height, clip.latent_width))
+    video = (clip.latent_frames, clip.latent_height, clip.latent_width)
+    return tuple((1, height, width) if role.startswith("ref") and role != "refvideo" else video for role in roles)
+
+
 def _preview(size: tuple[int, int, int], variant: WanVariant, clip: StepShape) -> StepShape:
     width, height, frames = size
     own = _step((max(width, 1), max(height, 1), max(frames, 1)), variant, 1)
@@ -269,4 +296,5 @@ def _preview(size: tuple[int, int, int], variant: WanVariant, clip: StepShape) -
         latent_frames=own.latent_frames if frames else clip.latent_frames,
         latent_height=own.latent_height if height else clip.latent_height,
         latent_width=own.latent_width if width else clip.latent_width,
+        context=clip.context,
     )

@@ -297,3 +297,22 @@ def test_settings_of_another_trainer_say_how_large_clips_are_before_they_are_rea
     assert step(other_file="none.toml") == (832, 480, 33), "it is refused when it is queued"
     both = planner.ahead.job(asked(sizes=[[832, 480, 49]], files=[widgets])).step
     assert both.latent_frames * 4 - 3 == 49, "the largest of all datasets counts"
+
+
+def test_context_files_next_to_clips_are_counted_before_a_scan(
+    pack_nodes: dict[str, Any], planner: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ahead = our_module(pack_nodes, "bridge.ahead")
+    monkeypatch.setattr(ahead.folders, "dataset_folder", lambda name: tmp_path / name)
+    (tmp_path / "pairs").mkdir()
+    for name in ("a.mp4", "a_source.mp4", "a_ref1.png", "a_ref2.png", "b.mp4", "b_source.mp4"):
+        (tmp_path / "pairs" / name).touch()
+    plain, body = planner.ahead.job(asked(sizes=[[1280, 720, 17]])), asked(sizes=[[1280, 720, 17]])
+    pairs = planner.ahead.job(body | {"folders": ["gone", "pairs"]})
+    assert plain.step.context == ()
+    assert pairs.step.context == ((5, 90, 160), (1, 58, 106), (1, 58, 106))  # 848 pixels at most
+    assert pairs.step.tokens == 2 * plain.step.tokens + 2 * 29 * 53
+    before = planner.ahead.mark(body | {"folders": ["pairs"]})
+    (tmp_path / "pairs" / "b_ref1.png").touch()
+    (tmp_path / "pairs" / "a_ref3.png").touch()
+    assert planner.ahead.mark(body | {"folders": ["pairs"]}) != before

@@ -16,6 +16,7 @@ from .conditioning import (
 )
 from .config import DatasetConfig
 from .contact_sheet import contact_sheet
+from .control_files import LONGEST_REFERENCE, roles_beside
 from .cutting import read_sample
 from .facts import dataset_facts
 from .files import MediaFile, fingerprint_of_folder
@@ -28,6 +29,7 @@ from .scan import MIN_SOURCE_PIXELS, scan_files, scan_folder, scan_parts
 
 __all__ = [
     "DEFAULT_NEGATIVE_PROMPT",
+    "LONGEST_REFERENCE",
     "MIN_SOURCE_PIXELS",
     "NOTHING_TO_PREDICT",
     "TOKEN_LIMIT",
@@ -60,6 +62,7 @@ __all__ = [
     "read_roots",
     "read_sample",
     "require_trained",
+    "roles_beside",
     "scan_files",
     "scan_folder",
     "scan_parts",

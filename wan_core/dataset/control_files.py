@@ -23,12 +23,12 @@ from .camera import POSES_SUFFIX, read_poses
 from .caption_names import in_one_form
 from .captions import LINK_OUTSIDE
 from .config import ROLES, DatasetConfig, Reading, Role, kind_of, wanted_companions
-from .files import CLIP_SUFFIXES, COMPANION_FOLDERS, STILL_SUFFIXES, MediaFile, Rejected
+from .files import CLIP_SUFFIXES, COMPANION_FOLDERS, STILL_SUFFIXES, MediaFile, Rejected, media_names
 from .known_files import ScanContext
 from .sample import Companion, Sample
 
 COMPANION_KINDS = ("control", "mask")
-_LONGEST_REFERENCE = 848
+LONGEST_REFERENCE = 848
 """pixels of the longer side of Bernini-R's references, the default of BerniniConditioning; smaller ones stay"""
 _REFERENCE_GRID = 16
 
@@ -51,6 +51,13 @@ def with_companions(files: Sequence[MediaFile], wanted: Collection[str]) -> list
     # A list may name companions that do not follow the naming scheme.
     named = {path for file in found for path in companion_paths(file)}
     return [file for file in found if file.path not in named]
+
+
+def roles_beside(folder: Path, wanted: Collection[str]) -> tuple[str, ...]:
+    """Returns the `wanted` companions of the clip directly in `folder` that has the most; reads names alone."""
+    files = [MediaFile(path=folder / name) for name in media_names(folder)]
+    found = (tuple(role for role, _ in file.context) for file in with_companions(files, wanted))
+    return max(found, key=len, default=())
 
 
 def companion_paths(file: MediaFile) -> list[Path]:
@@ -164,7 +171,7 @@ def _size_of(role: Role, info: ClipInfo, sample: Sample, config: DatasetConfig) 
     frames = 1
     if role.reading is Reading.FREE:
         frames = nearest_frames(min(info.frames_at(rate) - round(sample.cut.start_s * rate), own.num_frames))
-    scale = min(_LONGEST_REFERENCE / max(info.width, info.height), 1.0)
+    scale = min(LONGEST_REFERENCE / max(info.width, info.height), 1.0)
     sides = (max(1, round(side * scale / _REFERENCE_GRID)) for side in (info.height, info.width))
     return Bucket(frames, *(side * _REFERENCE_GRID for side in sides))
 

@@ -351,3 +351,9 @@ test("the bars of token routes have what they save for a name", () => {
   const said = "Tokens that layers 0 to 3 process: 28 % less arithmetic in a step.";
   assert.equal(routesText(routes), said);
 });
+
+test("the folders of datasets are sent, so that context files next to clips are counted", () => {
+  assert.deepEqual(trainingOf(training({}, { folder: "input:pairs" }).trainer)?.asked.folders, [
+    "input:pairs",
+  ]);
+});

@@ -11,7 +11,7 @@ import { kindOf } from "../page/ids.mjs";
  * @typedef {import("../page/graph.mjs").GraphNode} GraphNode
  * @typedef {[width: number, height: number, frames: number]} Size
  * @typedef {{ chain: [string, Record<string, unknown>][], settings: Record<string, unknown> | null,
- *   train: Record<string, unknown>, sizes: Size[], files?: Record<string, unknown>[], preview: Size | null, prompts?: [text: string, trigger: string],
+ *   train: Record<string, unknown>, sizes: Size[], folders?: string[], files?: Record<string, unknown>[], preview: Size | null, prompts?: [text: string, trigger: string],
  *   preview_size?: string, pictured?: boolean, loras?: Record<string, unknown>[], run?: Record<string, unknown> }} Asked what
  *   the server is asked; `prompts` may say sizes of their own, and `pictured` whether previews start from a picture, `loras`
  *   what Wan LoRA File nodes let act in them, the first one first; `run`: the widgets that decide which run it is
@@ -63,6 +63,7 @@ export function trainingOf(trainer) {
     .flatMap(sizesOf)
     .slice(0, MOST_SIZES);
   if (!sizes.length && !files.length) return null;
+  const folders = datasets.map((node) => String(valuesOf(node).folder ?? "")).filter(Boolean);
   const settings = settingsOf(trainer);
   const previews = sourceOf(trainer, "vae") ? sourceOf(trainer, "validation") : null;
   const loras = previews ? lorasOf(previews) : [];
@@ -74,6 +75,7 @@ export function trainingOf(trainer) {
       settings: settings ? valuesOf(settings) : null,
       train,
       sizes,
+      ...(folders.length ? { folders } : {}),
       ...(files.length ? { files: files.map(valuesOf) } : {}),
       preview: sourceOf(trainer, "vae") ? (previews ? sizeOf(previews) : [0, 0, 0]) : null,
       ...(previews ? { ...promptsOf(previews), ...leftOpen(previews) } : {}),

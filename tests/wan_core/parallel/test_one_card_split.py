@@ -12,6 +12,7 @@ from tests.support.forked import RunScript
 SCRIPT = Path(__file__).parents[3] / "benchmarks" / "one_card_split.py"
 
 
+@pytest.mark.soak
 @pytest.mark.lasts(3)
 def test_one_rank_trains_as_none_and_two_stages_as_one_piece(run_script: RunScript, tmp_path: Path) -> None:
     done = run_script(SCRIPT, "--tiny", "--out", str(tmp_path))

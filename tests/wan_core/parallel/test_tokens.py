@@ -114,7 +114,8 @@ def furthest(found: list[Tensor], expected: list[Tensor]) -> float:
     ("kind", "shares"),
     [
         *((kind, (6, 3, 1)) for kind in KINDS),
-        *(("text to video", one) for one in ((), (1, 1), (1, 999), (4, 1, 1, 1, 1, 2))),
+        *(("text to video", one) for one in ((1, 999), (4, 1, 1, 1, 1, 2))),
+        *(pytest.param("text to video", one, marks=pytest.mark.soak) for one in ((), (1, 1))),
     ],
 )
 def test_gradients_are_those_of_one_model_in_float64(kind: str, shares: tuple[int, ...]) -> None:
@@ -127,7 +128,7 @@ def test_gradients_are_those_of_one_model_in_float64(kind: str, shares: tuple[in
         assert furthest(trained(over(model, len(shares) or 3, shares), given, routed), expected) < 1e-11
 
 
-@pytest.mark.parametrize("shares", [(1, 1), (5, 1, 2)], ids=str)
+@pytest.mark.parametrize("shares", [pytest.param((1, 1), marks=pytest.mark.soak), (5, 1, 2)], ids=str)
 @pytest.mark.parametrize("kind", ["a timestep per frame", "control stream", "reference image"])
 def test_several_routes_are_those_of_one_model_in_float64(kind: str, shares: tuple[int, ...]) -> None:
     """Of 15 tokens in a frame 8 go through the first layer, 5 through the second and one through the third."""
@@ -141,7 +142,11 @@ def test_several_routes_are_those_of_one_model_in_float64(kind: str, shares: tup
     assert furthest(trained(model, given, routed), expected) < 1e-11
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(
+    "policy",
+    # CI: one that keeps something, and those that offload something.
+    [pytest.param(p, marks=pytest.mark.soak) if p in ("full", "matmul_without_batch") else p for p in POLICIES],
+)
 def test_recomputing_changes_nothing(policy: str) -> None:
     shape = KINDS["control stream"]
     given, routed = inputs(shape), passages(shape, HALF)
@@ -274,7 +279,7 @@ class Broken(torch.nn.Module):
         return self.layer(*inputs)
 
 
-@pytest.mark.parametrize("number", [0, 1, 2])
+@pytest.mark.parametrize("number", [0, pytest.param(1, marks=pytest.mark.soak), 2])
 @pytest.mark.parametrize("fails_at", [1, 2], ids=["forward", "backward"])
 def test_an_error_of_one_copy_ends_all_and_the_step_can_be_tried_again(number: int, fails_at: int) -> None:
     model, given = model_of(SHAPE), inputs(SHAPE)

@@ -236,7 +236,11 @@ def test_a_model_of_any_depth_is_a_straight_line_through_short_ones(
     assert drawn == _trace(shape, numerics, step, Adapt(4), recomputing, offloaded).and_blocks(0, 0)
 
 
-@pytest.mark.parametrize("recomputing", [Recomputing(), Recomputing(blocks=False)], ids=["checkpointed", "plain"])
+@pytest.mark.parametrize(
+    "recomputing",
+    [Recomputing(), pytest.param(Recomputing(blocks=False), marks=pytest.mark.soak)],
+    ids=["checkpointed", "plain"],
+)
 def test_layers_that_see_a_face_are_counted(recomputing: Recomputing) -> None:
     """Two layers of ten, drawn from short models of one kind each, against the engine run with all: within 1 %."""
     shape = replace(SMALL, num_layers=10, in_channels=36, pose_channels=16, face_layers=(0, 5))

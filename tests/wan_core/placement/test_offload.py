@@ -141,7 +141,7 @@ MEASURES = {
 @pytest.mark.parametrize(
     ("measures", "variant"),
     [
-        pytest.param(m, v, marks=[] if m == "all" or v == "t2v" else pytest.mark.soak)
+        pytest.param(m, v, marks=[] if m == "all" or (v == "t2v" and m != "one") else pytest.mark.soak)
         for m in MEASURES
         for v in VARIANTS
     ],

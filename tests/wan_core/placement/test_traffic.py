@@ -42,7 +42,7 @@ def in_fp8(model: nn.Module) -> None:
     ("how", "chunk_tokens", "adapted", "more"),
     [
         pytest.param(Recomputing(), 0, adapt, {}, marks=pytest.mark.soak),
-        (Recomputing(), 300, adapt, {}),
+        pytest.param(Recomputing(), 300, adapt, {}, marks=pytest.mark.soak),
         (Recomputing(policy=POLICIES["attn_output"], unchecked=2), 250, in_fp8, {}),
         (Recomputing(), 200, adapt, {"vace_layers": (0, 2, 3, 5)}),
         (Recomputing(), 0, adapt, {"face_layers": (0, 3, 5), "pose_channels": 16}),

@@ -50,6 +50,7 @@ PLACES: dict[str, tuple[Any, str, Exception]] = {
     "the way out of a preview": (Training, "_sample", FULL),
     "a save": (expert, "exported", FULL),
 }
+IN_CI = ("every attempt of a step", "the norm of the gradients", "host memory of a batch", "a save")
 
 
 def made(root: Path, config: TrainConfig = SETTINGS) -> TinyRun:
@@ -85,7 +86,9 @@ def _full_after_step(patch: pytest.MonkeyPatch, step: int, owner: Any, name: str
     patch.setattr(owner, name, full)
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    "place", [one if one in IN_CI else pytest.param(one, marks=pytest.mark.soak) for one in PLACES]
+)
 def test_the_last_complete_step_is_saved_wherever_memory_runs_out(
     tmp_path: Path, undisturbed: dict[str, Tensor], place: str
 ) -> None:

@@ -106,7 +106,11 @@ def test_a_save_waits_for_what_holds_its_file_and_says_so(windows: ForkServer, t
 
 
 @pytest.mark.parametrize(
-    "name", ["manifest.json", pytest.param("lora.safetensors", marks=pytest.mark.soak), "state.safetensors"]
+    "name",
+    [
+        *(pytest.param(one, marks=pytest.mark.soak) for one in ("manifest.json", "lora.safetensors")),
+        "state.safetensors",
+    ],
 )
 def test_a_run_goes_on_from_no_older_step_while_its_newest_is_held(
     windows: ForkServer, tmp_path: Path, name: str

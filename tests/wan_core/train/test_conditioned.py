@@ -89,6 +89,7 @@ def test_every_batch_brings_what_its_clip_is_conditioned_on(tmp_path: Path, shap
                 assert torch.equal(given[index] if isinstance(given, torch.Tensor) else torch.tensor([given]), tensor)
 
 
+@pytest.mark.soak
 def test_a_stopped_image_to_video_run_goes_on_bit_for_bit(tmp_path: Path) -> None:
     straight = make_run(tmp_path / "a", shape=TINY_I2V, train=short(steps=4))
     train_here(straight)

@@ -92,7 +92,12 @@ def test_masks_of_the_cache_reach_the_loss(tmp_path: Path) -> None:
             "control_vision",
             {"channels": (32, 3, 6, 8), "image_tokens": (257, 1280)},
         ),
-        (replace(TINY_CONTROL, in_channels=52), "control_mask", {"channels": (36, 3, 6, 8)}),
+        pytest.param(
+            replace(TINY_CONTROL, in_channels=52),
+            "control_mask",
+            {"channels": (36, 3, 6, 8)},
+            marks=pytest.mark.soak,
+        ),
     ],
     ids=["vace", "2.1 fun control", "2.2 fun control"],
 )

@@ -31,7 +31,12 @@ PREVIEW = SampleConfig(steps=2, prompts=("a", "b"))
 
 
 @pytest.mark.parametrize(
-    "error", [RuntimeError("the decoder broke"), torch.OutOfMemoryError("CUDA out of memory"), OSError(28, "disk full")]
+    "error",
+    [
+        pytest.param(RuntimeError("the decoder broke"), marks=pytest.mark.soak),
+        torch.OutOfMemoryError("CUDA out of memory"),
+        OSError(28, "disk full"),
+    ],
 )
 def test_a_preview_that_fails_is_a_note_and_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, straight: Straight, error: Exception
@@ -133,7 +138,9 @@ def test_every_prompt_of_a_library_has_its_size_steps_and_name(tmp_path: Path) -
     assert [entry["prompt"] for entry in entries] == ["a red ball", "a cube"]
 
 
-@pytest.mark.parametrize("damaged", [b'[{"id": "step-0', b"{}", b"[1]", b"\xff"])
+@pytest.mark.parametrize(
+    "damaged", [b'[{"id": "step-0', *(pytest.param(one, marks=pytest.mark.soak) for one in (b"{}", b"[1]")), b"\xff"]
+)
 def test_a_damaged_index_of_clips_stops_no_preview_and_is_made_anew(tmp_path: Path, damaged: bytes) -> None:
     run = make_run(tmp_path, train=steady(steps=1, preview_every_n_steps=1), preview=SampleConfig(steps=2))
     samples = run.directory / "samples"

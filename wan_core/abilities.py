@@ -17,12 +17,12 @@ from .accelerator import backend_of, built_architectures, is_gpu, properties
 from .errors import ConfigError
 
 _CARD_CAPABILITY = "WAN_TRAINER_CARD_CAPABILITY"
-"""environment variable: plan and compute as on cards of this compute capability, such as 7.5; also on a CPU"""
+"""environment variable: the compute capability to assume, such as 7.5, for planning and computing; also on a CPU"""
 _GIB = 1 << 30
 _WRONG_FP16 = re.compile(r"\b(1630|1650|1660|T400|T500|T550|T600|T1000|T1200|T2000|MX450|MX550|CMP 30HX)\b")
-"""7.5 without tensor cores: float16 gives NaN, so ComfyUI uses float32 (model_management)"""
+"""names of cards of 7.5 without tensor cores, whose float16 gives NaN; from ComfyUI's model_management"""
 _AMD_WITHOUT_BF16 = ("gfx803", "gfx900", "gfx906", "gfx101", "gfx103")
-"""RDNA2, Vega and older, as in ComfyUI; torch reports bf16 for every AMD card"""
+"""architectures of RDNA2, Vega and older, as in ComfyUI; torch reports bf16 for every AMD card"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,13 +35,13 @@ class Abilities:
     memory: int = 0
     """bytes; 0 for a CPU"""
     capability: tuple[int, int] | None = None
-    """of an NVIDIA card; None for other devices"""
+    """compute capability of an NVIDIA card; None for other devices"""
     amd: str = ""
     """ROCm architecture of an AMD card, such as gfx1030"""
     uuid: str = ""
-    """distinguishes equal cards; empty if the driver has none"""
+    """the driver's UUID, which distinguishes equal cards; "" without one"""
     kernels: str = ""
-    """architectures this torch was built for, if the card is not among them"""
+    """architectures this torch was built for, if it has no code for the card; else "" """
 
     def _is_at_least(self, major: int, minor: int) -> bool:
         return self.capability is None or self.capability >= (major, minor)
@@ -53,22 +53,25 @@ class Abilities:
 
     @property
     def fp16(self) -> bool:
-        """True if float16 is correct and fast: from Pascal on, except for cards that give NaN."""
+        """True if float16 is correct and fast: from Pascal on, except for `_WRONG_FP16`."""
         return self._is_at_least(6, 0) and not (self.capability == (7, 5) and _WRONG_FP16.search(self.name))
 
     @property
     def fp8_products(self) -> bool:
-        """True if `_scaled_mm` accepts fp8 (8.9 and newer; AMD is tried)."""
+        """True if `_scaled_mm` may accept fp8: compute capability 8.9 and newer, and AMD."""
         return self._is_at_least(8, 9)
 
     @property
     def int8_products(self) -> bool:
-        """True if `_int_mm` may work (cublasLt: 8.0; 7.0 and 7.5 from CUDA 12.3, so it is tried)."""
+        """True if `_int_mm` may work (cublasLt: compute capability 8.0; with CUDA 12.3 also 7.0 and 7.5)."""
         return self._is_at_least(7, 0)
 
     def fuses_attention(self, dtype: torch.dtype) -> bool:
-        """Returns whether torch has an attention without a matrix of scores for `dtype` (sdp_utils.cpp): flash and
-        cuDNN from 8.0 on, memory-efficient before, without bfloat16. Of an AMD card it is assumed."""
+        """Returns whether torch has fused attention for `dtype`, which stores no matrix of scores (sdp_utils.cpp).
+
+        From 8.0 on torch has flash and cuDNN attention. Older cards have memory-efficient attention in float16 and
+        float32. AMD cards count as able.
+        """
         if self.capability is None:
             return backend_of(self.kind).fused_attention
         return dtype in (torch.float16, torch.float32) or (dtype == torch.bfloat16 and self._is_at_least(8, 0))
@@ -85,7 +88,7 @@ class Abilities:
 
     @property
     def what(self) -> str:
-        """Name and architecture: "Tesla T4 (compute capability 7.5)"."""
+        """The name and architecture: "Tesla T4 (compute capability 7.5)"."""
         if self.capability is not None:
             return f"{self.name} (compute capability {self.capability[0]}.{self.capability[1]})"
         return f"{self.name} ({self.amd})" if self.amd else self.name
@@ -139,7 +142,7 @@ def abilities_of(device: torch.device | str) -> Abilities:
 
 
 def _ask(device: torch.device) -> Abilities:
-    """Returns the properties of one card, which torch caches."""
+    """Returns the capabilities of a GPU; torch caches the properties."""
     card = properties(device)
     amd = str(getattr(card, "gcnArchName", "")).partition(":")[0] if torch.version.hip else ""
     capability = (card.major, card.minor) if hasattr(card, "major") and not amd else None
@@ -157,7 +160,7 @@ def _ask(device: torch.device) -> Abilities:
 
 
 def _has_code(capability: tuple[int, int], built_for: list[str]) -> bool:
-    """Returns whether code runs on a card: sm_75 on later minor versions, compute_75 on all later ones."""
+    """Returns whether code in `built_for` runs on a card. sm_75 runs on 7.5 to 7.9, compute_75 on 7.5 and all newer."""
     for one in built_for:
         kind, _, number = one.partition("_")
         digits = re.match(r"\d+", number)

@@ -1,7 +1,7 @@
 """The kinds of accelerators: the only file that names a device type of torch and calls its module.
 
-`_BACKENDS` has a row for each kind; the rest of the code asks the row of a device and never compares types. AMD's cards
-are cuda too: so does torch for ROCm call them.
+`_BACKENDS` has a row for each kind; the rest of the code reads the row of a device and never compares types. torch for
+ROCm calls AMD cards cuda.
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ from torch import Tensor
 
 @dataclass(frozen=True, kw_only=True)
 class Backend:
-    """One kind of device, as torch has it from 2.6 on."""
+    """The properties of one kind of device in torch 2.6 and newer."""
 
     title: str
     is_gpu: bool = True
     float64: bool | None = True
-    """whether it computes in float64; None: some devices of the kind do"""
+    """whether it computes in float64; None: depends on the device"""
     float8: bool = True
     """whether it stores float8 tensors"""
     late_copies: bool = False
-    """whether copies run during the computation: streams, events and page-locked memory; elsewhere a copy waits"""
+    """whether host copies overlap with computation, by streams, events and page-locked memory"""
     shares_host: bool = False
-    """whether its memory is the computer's own"""
+    """whether the device uses host memory as its own (unified memory)"""
     triton: bool = False
-    """whether functions are fused with triton"""
+    """whether triton kernels run on it"""
     compiles: bool = True
     """whether torch.compile is offered"""
     fused_attention: bool = True
-    """whether attention trains without a matrix of scores, as far as the kind decides it"""
+    """whether torch trains attention without storing a matrix of scores; `Abilities.fuses_attention` refines it"""
     packaged_attention: bool = False
-    """whether packages such as flash_attn have kernels for it"""
+    """whether attention packages such as flash_attn have kernels for it"""
     fused_optimizer: bool = False
     nccl: bool = False
-    """whether ranks average over NCCL (RCCL) where each has a card"""
+    """whether ranks with a card each communicate over NCCL (RCCL)"""
     visible: str = ""
-    """environment variable that lists the cards of a process; "" where none was tried"""
+    """environment variable that selects the cards of a process; "" if unknown"""
     memory_history: bool = False
-    """whether the allocator records a snapshot of memory"""
+    """whether the allocator records its history for a memory snapshot"""
     full: str = ""
-    """regular expression: errors that mean its memory is full, besides torch.OutOfMemoryError"""
+    """regular expression of out-of-memory messages, besides torch.OutOfMemoryError"""
     proven: bool = True
-    """False where nothing was run on hardware"""
+    """False if this pack was never run on such hardware"""
 
 
 _BACKENDS = {
@@ -84,7 +84,7 @@ _BACKENDS = {
     "cpu": Backend(title="CPU", is_gpu=False, fused_optimizer=True),
 }
 _OTHER = Backend(title="", is_gpu=False)
-"""meta, and kinds that nobody offers"""
+"""the meta device, and device types without a row"""
 _FULL = re.compile("|".join(backend.full for backend in _BACKENDS.values() if backend.full))
 DEVICE_TYPES = tuple(_BACKENDS)
 
@@ -105,12 +105,12 @@ def gpu_count() -> int:
 
 
 def gpu_name(index: str) -> str:
-    """Returns the name of the GPU of that number, whether it exists or not: cuda:0, xpu:0, mps:0."""
+    """Returns the name of GPU `index`, such as cuda:0, xpu:0 or mps:0. The GPU need not exist."""
     return f"{_counted()[0]}:{index}"
 
 
 def gpu_names() -> tuple[str, ...]:
-    """Returns the GPUs: cuda:0, cuda:1 ..., or those of the one other kind that torch was built for."""
+    """Returns the names of all GPUs: cuda:0, cuda:1 ..., or the same for xpu or mps."""
     kind, count = _counted()
     return tuple(f"{kind}:{index}" for index in range(count))
 
@@ -121,47 +121,48 @@ def default_device() -> torch.device:
 
 
 def planned_gpu(index: int) -> torch.device:
-    """Returns the card of that number in a plan for cards that this machine lacks: cuda:0, cuda:1 ..."""
+    """Returns cuda:`index`, for a plan that assumes cards this machine lacks."""
     return torch.device("cuda", index)
 
 
 def is_here(device: torch.device) -> bool:
-    """Returns whether this machine has a device; every kind but GPUs counts as present."""
+    """Returns whether this machine has a device; True for every device that is no GPU."""
     return not is_gpu(device) or f"{device.type}:{device.index or 0}" in gpu_names()
 
 
 def _counted() -> tuple[str, int]:
-    """Returns the kind of GPU that torch has here and their number; ("cuda", 0) without one."""
+    """Returns the device type and number of GPUs; ("cuda", 0) without one."""
     if count := torch.cuda.device_count():
         return "cuda", count
     if count := torch.xpu.device_count():
         return "xpu", count
-    # bfloat16 takes macOS 14, and a run would end at its first tensor before.
+    # bfloat16 requires macOS 14.
     if torch.backends.mps.is_available() and torch.backends.mps.is_macos_or_newer(14, 0):
         return "mps", 1
     return "cuda", 0
 
 
 def has_float64(device: torch.device) -> bool:
-    """Returns whether a device computes in float64: not Apple's, nor some of Intel's."""
+    """Returns whether a device computes in float64. Apple GPUs and some Intel GPUs do not."""
     known = backend_of(device).float64
     return bool(getattr(properties(device), "has_fp64", False)) if known is None else known
 
 
 def properties(device: torch.device) -> Any:
-    """Returns what torch says of a GPU, which it caches: `name`, `total_memory` (bytes), and more for some kinds."""
+    """Returns torch's cached properties of a GPU: `name`, `total_memory` (bytes), and more for some kinds."""
     return _module(device).get_device_properties(device.index or 0)
 
 
 def built_architectures(device: torch.device) -> list[str]:
-    """Returns the NVIDIA architectures that this torch has code for, such as sm_90; [] for other kinds of GPUs."""
+    """Returns the NVIDIA architectures that this torch was built for, such as sm_90; [] for other GPUs."""
     return torch.cuda.get_arch_list() if device.type == "cuda" else []
 
 
 def memory_of(device: torch.device) -> dict[str, int | None]:
-    """Returns this process's bytes on a GPU: `now`, and `peak` and `reserved` since the last `reset_peak`.
+    """Returns this process's bytes on a GPU: `now` (allocated), and the maxima `peak` (allocated) and `reserved` since
+    the last `reset_peak`.
 
-    Apple's allocator counts no peaks: there `peak` is None and `reserved` is of now.
+    Apple's allocator counts no maxima: there `peak` is None, and `reserved` is the present value.
     """
     module = _module(device)
     return {
@@ -172,8 +173,9 @@ def memory_of(device: torch.device) -> dict[str, int | None]:
 
 
 def utilization_of(device: torch.device) -> int | None:
-    """Returns the percentage of the last moments in which a GPU ran kernels; None where its driver's package (pynvml,
-    amdsmi) is missing or has no answer."""
+    """Returns the driver's GPU utilization in percent; None if the driver's package (pynvml, amdsmi) is missing or
+    fails.
+    """
     try:
         return _module(device).utilization(device)
     except Exception:  # each vendor's package raises errors of its own
@@ -181,17 +183,17 @@ def utilization_of(device: torch.device) -> int | None:
 
 
 def reset_peak(device: torch.device) -> None:
-    """Starts the peaks of `memory_of` on a GPU from what is held now."""
+    """Resets the maxima of `memory_of` on a GPU to the present values."""
     _module(device).reset_peak_memory_stats(device)
 
 
 def reserved_bytes(device: torch.device) -> int:
-    """Returns the bytes that this process holds on a GPU, in use or cached."""
+    """Returns the bytes that torch's allocator holds on a GPU, in use or cached."""
     return _module(device).memory_reserved(device)
 
 
 def free_bytes(device: torch.device) -> int:
-    """Returns the bytes of a GPU that no program holds, as far as its driver says; opens a context on it."""
+    """Returns the free bytes of a GPU as its driver reports them; opens a context on it."""
     return _module(device).mem_get_info(device)[0]
 
 
@@ -202,7 +204,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def empty_cache() -> None:
-    """Returns to the driver what this process reserved on its GPUs and does not use."""
+    """Returns unused reserved memory of this process to the driver, on all GPUs."""
     _module(torch.device(_counted()[0])).empty_cache()
 
 
@@ -308,5 +310,5 @@ class _Apple:
 
 
 def _module(device: torch.device) -> Any:
-    # Not torch.accelerator: of the functions used here, torch 2.6 has `synchronize` and `device_count` alone.
+    # Not torch.accelerator: in torch 2.6 it has only `synchronize` and `device_count` of these functions.
     return _Apple if device.type == "mps" else torch.get_device_module(device.type)

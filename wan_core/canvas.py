@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 _ZOOM = 0.6
-"""zoom at which a workflow opens; below 8/14 the page draws nodes without words"""
+"""zoom at which a workflow opens; below 8/14 ComfyUI's page draws nodes without text"""
 _CORNER = (80, 130)
-"""pixels of the canvas left of and above the first node, below the bars of the page"""
+"""screen pixels between the canvas corner and the first node, which the page's bars leave visible"""
 _TITLE = 30
 _DARK = {"color": "#3b2f1c", "bgcolor": "#2a2318"}
-"""of notes: newer pages write grey on the brown that notes have by themselves"""
+"""colours of notes: on their default brown, newer pages write grey"""
 
 Link = list[Any]
 """[number, source node, output, target node, input, type]; numbers count from 1"""
@@ -22,8 +22,8 @@ Link = list[Any]
 def workflow_document(identity: str, nodes: list[dict[str, Any]], links: list[Link]) -> dict[str, Any]:
     """Returns a workflow of `nodes`, numbered from 1 in order, and adds the links to their outputs.
 
-    `identity` determines the document's id, by which the page recognises a workflow. It opens at a zoom that shows
-    words, with its upper left corner in view.
+    `identity` determines the document's id, by which the page recognises a workflow. The workflow opens at `_ZOOM`,
+    with its upper left corner in view.
     """
     left, top = (min(node["pos"][side] for node in nodes) for side in (0, 1))
     offset = [round(_CORNER[0] / _ZOOM) - left, round(_CORNER[1] / _ZOOM) + _TITLE - top]
@@ -74,7 +74,7 @@ def workflow_node(
 
 
 def note_node(number: int, title: str, text: str, at: Sequence[int], size: Sequence[int]) -> dict[str, Any]:
-    """Returns a Markdown note. `code` in `text` becomes bold: Nodes 2.0 draws code in colours that cannot be read."""
+    """Returns a Markdown note. `code` in `text` becomes bold, because Nodes 2.0 draws code illegibly."""
     bold = re.sub(r"`([^`*\n]+)`", r"**\1**", text)
     shown = {"title": title, "pos": list(at), "size": list(size), "properties": {}, "widgets_values": [bold]}
     return workflow_node(number, "MarkdownNote", {}, (), [], **shown, **_DARK)

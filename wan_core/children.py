@@ -26,11 +26,11 @@ from .words import sentences_back, with_sentences
 _LENGTHS = struct.Struct(">IQ")
 _MAX_HEADER_BYTES = 16 << 20
 _MAX_PAYLOAD_BYTES = 8 << 30
-_PIPE_BYTES = 1 << 20  # the most that Linux allows without privileges
+_PIPE_BYTES = 1 << 20  # Linux's limit for unprivileged processes
 _LAUNCH = Path(__file__).resolve().parent / "launch.py"
 OWN_GROUP = sum(getattr(subprocess, name, 0) for name in ("CREATE_NEW_PROCESS_GROUP", "CREATE_NO_WINDOW"))
-"""Windows' flags of a process that Ctrl-C in a terminal and a kill of its parent do not reach; 0 elsewhere, where a new
-session does the same"""
+"""Windows flags for a process that outlives its parent and ignores the terminal's Ctrl+C; 0 elsewhere, where
+`start_new_session` has that effect"""
 
 Answer = tuple[dict[str, Any], Any]
 """header and raw bytes"""
@@ -48,9 +48,9 @@ def send(stream: BinaryIO, header: dict[str, Any], payload: Any = b"") -> None:
 
 
 def receive(stream: BinaryIO, new: Callable[[int], Any] = bytearray) -> tuple[dict[str, Any], Any] | None:
-    """Returns the next message, or None if the other side has ended (also inside a message).
+    """Returns the next message; None if the other process has ended, also inside a message.
 
-    `new` allocates the memory of the raw bytes (buffer interface) by their number.
+    `new(size)` allocates the buffer of the raw bytes.
     """
     lengths = _read(stream, _LENGTHS.size)
     if lengths is None:
@@ -62,8 +62,8 @@ def receive(stream: BinaryIO, new: Callable[[int], Any] = bytearray) -> tuple[di
     payload = _read(stream, payload_bytes, new)
     if header is None or payload is None:
         return None
-    said: Any = json.loads(header)
-    return (sentences_back(cast("dict[str, Any]", said)), payload) if isinstance(said, dict) else None
+    fields: Any = json.loads(header)
+    return (sentences_back(cast("dict[str, Any]", fields)), payload) if isinstance(fields, dict) else None
 
 
 def _read(stream: BinaryIO, size: int, new: Callable[[int], Any] = bytearray) -> Any:
@@ -79,10 +79,10 @@ def _read(stream: BinaryIO, size: int, new: Callable[[int], Any] = bytearray) ->
 
 
 class Child:
-    """A running child process; one thread talks to it, so that waiting can be interrupted, one drains stderr."""
+    """A running child process. One thread exchanges messages, so that waiting can be interrupted; one reads stderr."""
 
     def __init__(self, command: str, new: Callable[[int], Any] = bytearray) -> None:
-        """`command`: argument of launch.py; `new` allocates raw bytes. Raises DependencyError if no process can be
+        """`command`: argument of launch.py; `new`: as in `receive`. Raises DependencyError if the process cannot be
         started.
         """
         self._new = new
@@ -92,7 +92,7 @@ class Child:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                # numpy would reserve address space for a thread per core, more than the child's memory limit.
+                # With a thread per core, numpy would reserve more address space than the child's memory limit.
                 env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
                 creationflags=subprocess.CREATE_NO_WINDOW if sys.platform == "win32" else 0,
             )
@@ -117,7 +117,7 @@ class Child:
         self._requests.put((header, payload))
 
     def end(self) -> int:
-        """Kill and clean up; returns the exit code. A child writes nothing that must not be interrupted."""
+        """Kill the child and return its exit code. A child writes no files, so killing it loses nothing."""
         self._requests.put(None)
         with contextlib.suppress(OSError):
             if self._process.poll() is None:
@@ -132,7 +132,7 @@ class Child:
         return code
 
     def last_words(self) -> str:
-        """Returns the last line of stderr, as a clause."""
+        """Returns ": " and the last line of stderr; "" if there is none."""
         text = b"".join(self._stderr).decode("utf-8", "replace").strip()
         return f": {text.splitlines()[-1][:200]}" if text else ""
 
@@ -155,7 +155,7 @@ class Child:
 
 
 def _widen(pipe: Any) -> None:
-    """Enlarge a pipe's buffer on Linux: the frames of a clip need thousands of switches otherwise."""
+    """Enlarge a pipe's buffer on Linux: the default needs thousands of context switches for a clip."""
     if sys.platform == "linux":
         import fcntl
 
@@ -166,10 +166,11 @@ def _widen(pipe: Any) -> None:
 def serve(prepare: Callable[[], Operation], memory_bytes: int) -> int:
     """The child's main loop: answers requests until stdin closes. `prepare` imports libraries.
 
-    Answers go to a private copy of fd 1, which is redirected to stderr, so library output cannot break the protocol. A
-    thread watches stdin and exits the process when the parent dies, even if a library hangs.
+    Answers go to a private copy of stdout. File descriptor 1 itself is redirected to stderr, so that output of
+    libraries cannot break the protocol. A thread watches stdin and ends the process when the parent dies, even if a
+    library hangs.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl+C, which reaches the complete process group
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C reaches the process group; the parent handles it
     replies = _private_stdout()
     _limit_memory(memory_bytes)
     try:
@@ -185,9 +186,8 @@ def serve(prepare: Callable[[], Operation], memory_bytes: int) -> int:
 
 
 def _listen(requests: queue.Queue[tuple[dict[str, Any], bytearray]]) -> None:
-    stdin = os.fdopen(
-        os.dup(0), "rb", buffering=0
-    )  # a buffer would hide bytes from `waiter`, which looks into the pipe
+    # Unbuffered: `waiter` asks the pipe for available bytes, and a buffer would have taken them.
+    stdin = os.fdopen(os.dup(0), "rb", buffering=0)
     wait = waiter(stdin.fileno())
     wait()
     while (message := receive(stdin)) is not None:
@@ -207,7 +207,7 @@ def _private_stdout() -> BinaryIO:
 
 
 def _limit_memory(limit: int) -> None:
-    """Makes oversized files fail with MemoryError."""
+    """Limits the address space on Linux, so that oversized files fail with MemoryError."""
     if sys.platform == "linux":
         import resource
 

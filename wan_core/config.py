@@ -1,7 +1,7 @@
 """Frozen configs with JSON conversion; each field carries the metadata of its setting.
 
-All widgets, run files and tests go through `from_dict`. `Config` checks values against the setting's bounds and
-choices, and nodes create their widgets from it.
+Widgets, run files and tests create configs by `from_dict`. `Config` checks values against the bounds and choices of
+their `Setting`, from which nodes also create widgets.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ class Setting:
     sentence: str
     """what it does: the tooltip of its widget"""
     low: Number | None = None
-    """smallest accepted value; None: the config checks"""
+    """smallest accepted value; None: no bound, or one that the config's `__post_init__` checks"""
     high: Number | None = None
     offered: tuple[Number, Number] | None = None
     """a narrower range of the widget; run.json may still hold more"""
     step: Number | None = None
-    """of the widget's arrows"""
+    """increment of the widget"""
     choices: tuple[str, ...] = ()
     """menu entries; empty for free text"""
     also: tuple[Any, ...] = ()
     """accepted values outside the bounds or menu"""
     refusal: str = ""
-    """refusal of a value, in place of `Config._refusals`"""
+    """template of the refusal of a value, in place of `Config._refusals`"""
     counts: str = "changed"
-    """part of a job's identity: always; changed (if not the default, so a new setting keeps the identity of older
-    jobs); pair (changed, and both experts are trained); never
+    """when the setting is part of a job's identity. always; changed: if it is not the default, so that a new setting
+    keeps the identity of older jobs; pair: as changed, if both experts are trained; never
     """
     called: str = ""
     """name on nodes, if different"""
@@ -92,7 +92,7 @@ counted = functools.partial(setting, counts="always")
 
 
 def internal(default: Any, counts: str) -> Any:
-    """Returns a config field that is not a user setting; `counts` as in `Setting`. A plain field always counts."""
+    """Returns a config field without a widget; `counts`: as in `Setting`. A plain dataclass field counts always."""
     return dataclasses.field(default=default, metadata={"counts": counts})
 
 
@@ -105,7 +105,7 @@ def settings_of(config: type[Config]) -> Mapping[str, Setting]:
 
 @functools.cache
 def names_on_nodes(config: type[Config]) -> Mapping[str, str]:
-    """Returns name on nodes -> name of each setting."""
+    """Returns name on nodes -> field name, of each setting."""
     return types.MappingProxyType({known.called or name: name for name, known in settings_of(config).items()})
 
 
@@ -118,13 +118,13 @@ def _usable(known: Setting) -> str:
 
 
 class Config:
-    """Base of the frozen dataclasses that describe a job. Subclasses with `__post_init__` call this one first.
+    """Base of the frozen dataclasses that describe a job. A subclass with `__post_init__` calls the base's first.
 
     Values are JSON scalars, Configs, tuples of either, or None, so `to_dict` round-trips through JSON exactly.
     """
 
     _refusals = ("{name} {value} is out of range. Use {low} to {high}.", '{name} "{value}" is unknown.{nearest}')
-    """refusals of a number and of a choice; `refused` fills in the values"""
+    """templates of the refusal of a number and of a choice; `refused` fills in the values"""
 
     def __post_init__(self) -> None:
         for name, known in settings_of(type(self)).items():
@@ -193,7 +193,7 @@ class Config:
 
 @functools.cache
 def _hints(cls: type) -> dict[str, Any]:
-    """Returns the field types, cached: a list of runs reads thousands of configs."""
+    """Returns the field types; cached, because a list of runs reads thousands of configs."""
     return typing.get_type_hints(cls)
 
 

@@ -22,7 +22,7 @@ class Control(Protocol):
     """Requests to the training loop."""
 
     def stop_reason(self) -> str:
-        """Returns why to stop, or ''. Called at every micro-step and denoising step, so it is fast."""
+        """Returns the reason of a requested stop, or "". Called at every micro-step and denoising step."""
         ...
 
     def take(self, command: str) -> bool:
@@ -30,8 +30,8 @@ class Control(Protocol):
         ...
 
     def wait_decoded(self, sample_id: str, timeout_s: float) -> dict[str, Any] | None:
-        """Returns the answer to a decode_wanted (an error after the timeout), or None if nobody decodes. Raises
-        Stopped.
+        """Returns the answer to the event `decode_wanted`: an error after the timeout, None if no process decodes.
+        Raises Stopped.
         """
         ...
 
@@ -41,7 +41,7 @@ def stop_on_signals(stop: Callable[[str], bool]) -> None:
 
     def on_signal(number: int, _frame: object) -> None:
         if not stop(f"signal {signal.Signals(number).name}"):
-            raise KeyboardInterrupt  # saved steps are committed, so ending at once loses none
+            raise KeyboardInterrupt  # saved steps are complete on disk
 
     if threading.current_thread() is threading.main_thread():
         for name in ("SIGINT", "SIGTERM"):
@@ -49,15 +49,15 @@ def stop_on_signals(stop: Callable[[str], bool]) -> None:
         hangup = getattr(signal, "SIGHUP", None)  # a closed terminal; Windows has no SIGHUP
         if hangup is not None and signal.getsignal(hangup) != signal.SIG_IGN:  # nohup ignores it
             signal.signal(hangup, on_signal)
-        # A scheduler's warning that the time ends (`--signal=USR1@...` of Slurm); also where torchrun ignores it.
+        # Slurm's `--signal=USR1@...` warns before the time limit. Set also if torchrun made the process ignore it.
         if hasattr(signal, "SIGUSR1"):
             signal.signal(signal.SIGUSR1, on_signal)
 
 
 def _ignore_signals() -> None:
-    """Leave the stop signals to the parent process, which sends a command instead."""
-    # Terminals and service managers signal the complete process group. After the parent's command, a signal of our own
-    # would be the second one, which ends the process at once.
+    """Ignores stop signals: the parent process receives them too and sends the command `stop`."""
+    # Terminals and service managers signal the whole process group. Signal and command would count as two signals, and
+    # the second ends the process at once.
     if threading.current_thread() is threading.main_thread():
         for name in ("SIGINT", "SIGTERM", "SIGHUP"):
             if hasattr(signal, name):
@@ -65,9 +65,9 @@ def _ignore_signals() -> None:
 
 
 class SignalControl:
-    """Control without a parent: stdin is ignored; SIGINT and SIGTERM stop after the current step.
+    """Control without a parent process: the signals of `stop_on_signals` stop after the current step; stdin is ignored.
 
-    Without `signals` nothing stops it: another rank receives the commands.
+    `signals` is False for ranks that receive stops from another rank.
     """
 
     def __init__(self, *, signals: bool = True) -> None:
@@ -89,10 +89,10 @@ class SignalControl:
 
 
 class PipeControl:
-    """Commands from a pipe, read by a thread; the end of the pipe is a stop, so no orphan keeps a GPU.
+    """Control by commands from a pipe, which a thread reads. The end of the pipe stops the run: the parent has died.
 
-    Signals are handled at once, unless `signals` is off. Commands wait in the pipe until `listen`, after all libraries
-    are loaded.
+    Signals are handled from the start, unless `signals` is False. Commands stay in the pipe until `listen` is called,
+    once all libraries are imported.
     """
 
     def __init__(self, file: int, *, signals: bool = True) -> None:
@@ -112,7 +112,7 @@ class PipeControl:
         try:
             for line in lines(self._file, _LONGEST_LINE):
                 self._accept(line)
-        finally:  # without this thread the worker could not be stopped any more
+        finally:  # without this thread no command could stop the worker
             self._stop("the parent process ended")
 
     def _accept(self, line: bytes) -> None:

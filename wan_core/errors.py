@@ -22,7 +22,7 @@ from enum import IntEnum
 from .words import Sentence, filled, plain, shortened
 
 _ALLOCATORS = ("DefaultCPUAllocator", "alloc_cpu", "bad_alloc", "annot allocate memory", "bad allocation")
-"""messages of torch and C++ libraries for a full host memory"""
+"""parts of out-of-memory messages of torch and C++ libraries for host memory"""
 
 
 _LONGEST_MESSAGE = 1500
@@ -40,7 +40,7 @@ class ExitCode(IntEnum):
 
 
 class Stopped(Exception):  # noqa: N818  not an error: it was requested
-    """A requested stop; `reason` says who requested it. Never handled as a refusal."""
+    """A requested stop, with its reason. Never handled as a refusal."""
 
     def __init__(self, reason: str = "stopped by the user") -> None:
         super().__init__(reason)
@@ -54,17 +54,17 @@ def stop_if(should_stop: Callable[[], bool] | None, doing: str) -> None:
 
 
 class WanTrainerError(Exception):
-    """Base of all refusals; `exit_code` is for the command line.
+    """Base of all refusals; the command line ends with `exit_code`.
 
-    A message is one printable line. A translated refusal is a template with `values` (`str(error)` is a `Sentence`);
-    any other is an English f-string.
+    A message is one printable line. A translated refusal is a template with `values`, and its `str(error)` is a
+    `Sentence`. All other refusals are English f-strings.
     """
 
     __module__ = "wan_trainer"
     exit_code = ExitCode.BAD_INPUT
 
     def __init_subclass__(cls) -> None:
-        # ComfyUI shows clients the module of every exception, which for a pack contains its path on the server.
+        # ComfyUI shows clients the module of an exception; a pack's module name contains its path on the server.
         cls.__module__ = WanTrainerError.__module__
 
     def __init__(self, message: str = "", **values: object) -> None:
@@ -72,7 +72,7 @@ class WanTrainerError(Exception):
 
 
 def host_memory_ran_out(error: BaseException) -> bool:
-    """Returns whether host memory is exhausted; torch raises a plain RuntimeError."""
+    """Returns whether an error means full host memory; torch raises a plain RuntimeError."""
     if isinstance(error, MemoryError):
         return True
     return isinstance(error, (RuntimeError, OSError)) and any(words in str(error) for words in _ALLOCATORS)
@@ -87,7 +87,7 @@ class CheckpointError(WanTrainerError):
 
 
 class DatasetError(WanTrainerError, ValueError):
-    """Clips, stills or captions that cannot be trained."""
+    """Clips, stills or captions that cannot be trained on."""
 
 
 class CacheError(WanTrainerError):
@@ -129,10 +129,10 @@ def failure(
     if_again: bool = False,
     closing: str = "",
 ) -> Sentence:
-    """Returns the reason why a run ended, in parts that the page shows separately.
+    """Returns the reason of a failed run, in parts that the page shows separately.
 
-    `stands`: the saved step; `again`: what a repeated run would do; `helps`: remedies, best first (with `if_again`: for
-    a second failure); `closing`: what is kept.
+    `what`: the failure; `stands`: the saved step; `again`: the effect of running again; `helps`: remedies, best first;
+    `if_again`: the remedies are for a second failure; `closing`: the files that are kept.
     """
     remedies = filled(_REMEDIES_IF_AGAIN if if_again else _REMEDIES, helps=list(helps)) if helps else ""
     parts = {"what": what, "stands": stands, "again": again, "remedies": remedies, "closing": closing}
@@ -151,19 +151,19 @@ _HOST_HELPS = (
     in_a_new_run("fewer num_frames or a smaller width and height in the dataset node"),
     in_a_new_run("an fp8 file in Load Wan Model"),
 )
-"""frees host memory, cheapest first"""
+"""remedies for full host memory, cheapest first"""
 _HOST_HELPS_FOR_CLIPS = (
     "close other programs",
     "give the system a larger swap or page file",
     "a smaller width, height or num_frames in Wan Preview Settings",
 )
-"""the same while previews are rendered"""
+"""remedies for full host memory while previews are rendered"""
 HELD_ELSEWHERE = "WAN_TRAINER_HELD"
 """environment variable: host memory held by ComfyUI, in words"""
 
 
 def host_helps(held: str, rendering: bool = False) -> list[str]:
-    """Returns remedies for full host memory; first ComfyUI's `held` models."""
+    """Returns remedies for full host memory. `held`: memory of ComfyUI's models in words, which is freed first."""
     free = filled(
         "free the {held} that ComfyUI itself holds: press Free model and node cache, and queue what stands behind "
         "this node as a graph of its own",
@@ -179,13 +179,13 @@ class OutOfMemory(WanTrainerError):  # noqa: N818  the usual name
 
     @classmethod
     def of_host(cls, account: str = "", rendering: bool = False) -> OutOfMemory:
-        """Returns the refusal for full host memory; `account`: how much there is."""
+        """Returns the refusal for full host memory; `account`: available memory in words."""
         helps = host_helps(os.environ.get(HELD_ELSEWHERE, ""), rendering)
         what = filled("The computer's memory (RAM) ran out{account}.", account=account)
         return OutOfMemory(failure(what, helps=helps, closing=_KEPT))
 
     @classmethod
     def of_gpu(cls, account: str, helps: Sequence[str]) -> OutOfMemory:
-        """Returns the refusal for a full GPU; `account`: requested and available memory."""
+        """Returns the refusal for a full GPU; `account`: requested and available memory in words."""
         what = filled("The GPU ran out of memory{account}.", account=account)
         return OutOfMemory(failure(what, helps=helps, closing=_KEPT))

@@ -24,7 +24,7 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class Stage(Event):
-    """The engine entered a stage, or progressed in it (tensors loaded, denoising steps done)."""
+    """The start of a stage, or progress in it: `done` of `total` tensors loaded or denoising steps done."""
 
     name: ClassVar[str] = "stage"
     stage: str
@@ -45,7 +45,7 @@ class StageEnded(Event):
     step: int
     """optimizer steps so far"""
     memory: dict[str, dict[str, int | None]] = field(default_factory=dict[str, dict[str, int | None]])
-    """device -> bytes `now`, `peak` and `reserved` of this stage (CPU peak: of the process)"""
+    """device -> bytes `now`, `peak` and `reserved` of this stage; the CPU's peak is the process's"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,26 +62,25 @@ class StepDone(Event):
     expert: str
     timestep_mean: float
     memory: dict[str, dict[str, int | None]] = field(default_factory=dict[str, dict[str, int | None]])
-    """device -> bytes `now` (allocated after the step), `peak` (of all steps), `reserved` (most, by torch's allocator),
-    `predicted` (peak of the plan); null if unknown. Readers ignore unknown keys
+    """device -> bytes; null if unknown. `now`: allocated after the step; `peak`: maximum allocated in all steps;
+    `reserved`: maximum of torch's allocator; `predicted`: the plan's peak. Readers ignore unknown keys
     """
     tokens: int = 0
-    """of all ranks"""
+    """video tokens of this step, on all ranks"""
     clips: int = 0
-    """of all ranks"""
+    """clips of this step, on all ranks"""
     tflops: float | None = None
     """useful model FLOPs per second, in 10^12; see `train.flops`"""
     epoch: float = 0.0
     """passes over the data, 0.5 is half of the first"""
     seconds_left: float | None = None
-    """of the run's time limit; None without one"""
+    """seconds left of the run's time limit; None without a limit"""
     beside_left: float | None = None
-    """expected seconds of saves, evaluations and previews to come, by the previous ones; None if unknown"""
+    """expected seconds of the saves, evaluations and previews to come, from the past ones; None if unknown"""
     prior_loss: float | None = None
-    """mean error of prior preservation clips, of all ranks; null without them"""
-
+    """mean loss of prior preservation clips on all ranks; null without such clips"""
     slowest_rank: int | None = None
-    """the rank that all others waited for; null for one rank, and where all took the same time"""
+    """the rank that the others waited for; null with one rank, or if all took the same time"""
 
     def left(self, pace: float) -> float:
         """Returns the seconds until the run ends, at `pace` seconds per step, including saves, evaluations and
@@ -111,24 +110,24 @@ class Evaluated(Event):
     """null in JSON if not finite"""
     per_timestep: dict[str, float] = field(default_factory=dict)
     held_out: bool | None = None
-    """False: training clips, whose loss measures memorisation; None in older files"""
+    """True: held-out clips; False: training clips, whose loss measures memorisation; None in older files"""
     per_clip: list[float] = field(default_factory=list[float])
     """mean loss of each clip in fixed order, for the spread; null in JSON if not finite, as in `per_timestep`"""
     expert: str = ""
     """high or low in a pair run, each on its own noise levels; else empty"""
     expert_step: int | None = None
-    """steps of that expert, the partner made the others; else None"""
+    """optimizer steps of that expert; None unless a pair is trained"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Suggested(Event):
-    """The suggested saved step with the reason, or the reason for none."""
+    """The saved step suggested for use, with the reason; or the reason why there is none."""
 
     name: ClassVar[str] = "suggested"
     step: int
     """optimizer steps so far"""
     best: int | None
-    """null for none"""
+    """the suggested step; null for none"""
     why: str
     """one sentence with figures"""
     overfits_from: int | None = None
@@ -158,11 +157,11 @@ class CheckpointSaved(Event):
     folder: str
     """relative to the run directory"""
     updates: dict[str, float] = field(default_factory=dict[str, float])
-    """block -> Frobenius norm of the saved LoRA's change; in a pair run the name starts with the expert"""
+    """block -> Frobenius norm of the LoRA's weight change; in a pair run the name starts with the expert"""
     modules: int | None = None
-    """weights changed by ComfyUI's loader; None if not checked"""
+    """number of weights that ComfyUI's loader patches with this file; None if not checked"""
     passed_over: int = 0
-    """names unknown to ComfyUI's loader"""
+    """number of tensors that ComfyUI's loader ignores"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +171,7 @@ class DecodeWanted(Event):
     name: ClassVar[str] = "decode_wanted"
     sample_id: str
     latent_file: str
-    """relative to the run directory (or the job folder)"""
+    """relative to the run directory, or to the job folder of a preview job"""
     step: int
     made_room: bool = False
     """True if the worker has offloaded its weights from the GPU"""
@@ -227,8 +226,8 @@ class Failed(Event):
 Emit = Callable[[Event], None]
 
 COMMANDS = ("stop", "save", "sample", "profile", "decoded")
-"""stop: save state and LoRA, then exit 3. save: save now. sample: preview now. profile: the next steps. decoded: answer
-to decode_wanted (sample_id, file or error, needs_room).
+"""stop: save state and LoRA, then exit with code 3. save: save now. sample: render previews now. profile: profile the
+next steps. decoded: the answer to `decode_wanted` (sample_id, file or error, needs_room).
 """
 
 _EVENTS: dict[str, type[Event]] = {

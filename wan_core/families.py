@@ -14,25 +14,25 @@ class Model:
     """One published model or pair of experts."""
 
     name: str
-    """as in run.json, LoRA metadata and the variant widget: never change one"""
+    """name in run.json, LoRA metadata and the variant widget: never change it"""
     dim: int
     """transformer width"""
     in_channels: int = 16
-    """of the patch embedding"""
+    """input channels of the patch embedding"""
     clip: bool = False
     """reads CLIP vision tokens"""
     reference: bool = False
     """has ref_conv, which prepends one latent frame"""
     pair: bool = False
-    """two experts, with the numbers of `Family.pair`"""
+    """True for a pair of experts, with the settings of `Family.pair`"""
     words: tuple[str, ...] = ()
-    """file name patterns that look-alikes do not match"""
+    """file name patterns that tell the model from models of equal structure"""
     has_template: bool = True
     """False if its ComfyUI template differs from its family's"""
 
     @property
     def structure(self) -> tuple[int, int, bool, bool]:
-        """Properties visible in keys and shapes of a file; equal ones differ by `words` alone."""
+        """The properties visible in a file's keys and shapes. Models of equal structure differ in `words`."""
         return self.dim, self.in_channels, self.clip, self.reference
 
 
@@ -42,21 +42,21 @@ class Official:
 
     steps: int
     guidance_scale: float
-    """of a pair's high-noise expert"""
+    """guidance scale of the model, or of a pair's high-noise expert"""
     shift: float
     low_noise_guidance: float | None = None
-    """of a pair's low-noise expert; None: the same"""
+    """guidance scale of a pair's low-noise expert; None: `guidance_scale`"""
     small_shift: float | None = None
-    """shift at up to `SMALL` pixels; None: the same"""
+    """shift at up to `SMALL` pixels; None: `shift`"""
     pixels: tuple[int, int] = (832 * 480, 1280 * 720)
-    """width x height of the smallest and the largest size it was made for"""
+    """width x height of the smallest and the largest supported size"""
     frames: int = 81
-    """the most it was made for"""
+    """largest supported number of frames"""
     sampler_name: str = "uni_pc"
 
     @property
     def sizes(self) -> str:
-        """Its sizes in words."""
+        """The supported sizes in words, such as "832x480 to 1280x720"."""
         low, high = (_SIZE_NAMES[pixels] for pixels in self.pixels)
         return low if low == high else f"{low} to {high}"
 
@@ -68,12 +68,12 @@ _SIZE_NAMES = {SMALL: "832x480", 1280 * 720: "1280x720", 1280 * 704: "1280x704"}
 
 @dataclass(frozen=True)
 class Template:
-    """Sampling settings of a model's ComfyUI template (comfyui-workflow-templates-json 0.1.123), without few-step
-    LoRAs, and its official ones.
+    """Sampling settings of a model's ComfyUI template (comfyui-workflow-templates-json 0.1.123), for sampling without
+    few-step LoRAs, and the official ones.
     """
 
     name: str
-    """file name; "" without a template: numbers of a related model"""
+    """file name; "" for a model without a template, whose settings are a related model's"""
     steps: int
     guidance_scale: float
     shift: float
@@ -82,7 +82,7 @@ class Template:
     sampler_name: str = "uni_pc"
     scheduler: str = "simple"
     official: Official = Official(50, 5.0, 5.0)
-    """of a model without a config of its own: those of a related one"""
+    """official settings; those of a related model if the model has no config"""
 
 
 @dataclass(frozen=True)
@@ -92,14 +92,15 @@ class Pair:
     boundary: float
     """sigma between the experts"""
     shift: float
-    """training shift, from Wan's sampling config. With 3 the high-noise expert of T2V-A14B would see noise levels above
-    0.97 in 4 % of its training; they decide layout and motion, and take 36 to 42 % of its sampling steps
+    """training shift, equal to the shift of Wan's sampling config. Noise levels above 0.97 decide layout and motion,
+    and are 36 to 42 % of the sampling steps of T2V-A14B's high-noise expert; with shift 3 they would be 4 % of its
+    training
     """
     template: Template
 
 
 CHANNELS, FIRST_LATENT = "channels", "first latent"
-"""how a given picture enters a model: condition channels, or first frame of the noised latent"""
+"""input of a start image: as condition channels, or as first frame of the noised latent"""
 _UNKNOWN = Template("", 20, 6.0, 8.0, (832, 480, 33), "euler")
 
 
@@ -108,33 +109,33 @@ class Family:
     """Models of one structure and task."""
 
     task: str
-    """its name in code and file facts"""
+    """name of the family in code and file facts"""
     models: tuple[Model, ...] = ()
     marks: tuple[str, ...] = ()
-    """weight name prefixes unique to the family; without any, `conditioning` and `latents` identify it"""
+    """weight name prefixes unique to the family; () if `conditioning` and `latents` identify it"""
     stated_name: str = ""
-    """metadata value that identifies a family with the names and shapes of another one"""
+    """metadata value that identifies the family, if another family has equal weight names and shapes"""
     latents: str = ""
-    """latent space, if it distinguishes the family from one with equal conditioning"""
+    """latent space, if another family has equal conditioning; else "" """
     conditioning: str = "none"
     """a `model.ConditionKind`: model inputs, and companion files of its dataset"""
     context: bool = False
-    """reads in-context streams where clips have them: Bernini-R, whose files are those of text-to-video"""
+    """True if models read the in-context streams of clips. Bernini-R does, and its files look like text-to-video"""
     any_channels: bool = False
-    """accepts files with an unknown number of condition channels"""
+    """True if files may have any number of condition channels"""
     streams: tuple[str, ...] = ("blocks",)
-    """block lists of its transformer, the main one first"""
+    """block lists of the transformer, the main list first"""
     starts_from: str = ""
-    """CHANNELS or FIRST_LATENT if clips start from a given picture"""
+    """CHANNELS or FIRST_LATENT if clips start from an image; else "" """
     fps: float | None = None
-    """None: its latent space's"""
+    """frame rate of training clips; None: the rate of the latent space"""
     pair: Pair | None = None
     template: Template = _UNKNOWN
-    """of single models"""
+    """template of single models"""
     versions: tuple[str, str] = ("2.1", "2.1")
-    """Wan version in names of unpublished models: with CLIP vision, without"""
+    """Wan version in the names of unpublished models: with CLIP vision, without"""
     trained: bool = True
-    """False: recognised and refused"""
+    """False for families that are recognised and refused"""
 
 
 SIZES = {1536: "1.3B", 3072: "5B", 5120: "14B"}
@@ -303,15 +304,17 @@ FAMILIES = (
     Family(task="flow_rvs", stated_name="FlowRVS", trained=False),
     Family(task="causal_ar", stated_name="causal (autoregressive) Wan", trained=False),
 )
-"""in the order of the variant widget; a file that matches several families is of the last one"""
+"""all families in the order of the variant widget; if several match a file, the last one counts"""
 
 BLOCK_LISTS = tuple(dict.fromkeys(stream for family in FAMILIES for stream in family.streams))
-"""all block lists: the main stream, and VACE's second one"""
+"""names of all block lists: the main one, and VACE's second one"""
 
 
 def family_called(variant: str) -> tuple[Family, Model | None, Template] | None:
-    """Returns the family, the published model (None for another size) and the template of a variant's name; None for an
-    unknown one. A variant is named like a published model, or "2.1 T2V-128 wide"; an expert's ends in "high noise".
+    """Returns the family, model and template of a variant's name; None for an unknown name.
+
+    A variant is named like a published model, or "2.1 T2V-128 wide" for an unpublished size, whose model is None. An
+    expert's name ends in " high noise" or " low noise".
     """
     base = variant.removesuffix(" high noise").removesuffix(" low noise")
     task = base.partition(" ")[2].partition("-")[0].lower()
@@ -324,7 +327,7 @@ def family_called(variant: str) -> tuple[Family, Model | None, Template] | None:
 
 
 def official_of(variant: str) -> Official:
-    """Returns the official settings of a variant's name; models of 1.3B are made for the 480p sizes alone."""
+    """Returns the official settings of a variant's name. 1.3B models support 480p only."""
     found = family_called(variant)
     own = found[2].official if found else _UNKNOWN.official
     return replace(own, pixels=(SMALL, SMALL)) if found and found[1] and SIZES.get(found[1].dim) == "1.3B" else own

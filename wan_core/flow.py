@@ -16,15 +16,16 @@ from torch import Tensor
 from .errors import ConfigError
 
 TIMESTEP_SAMPLINGS = ("uniform", "sigmoid", "shift", "flux_shift", "qwen_shift", "logsnr", "mode", "beta")
-"""uniform: U(0,1), shifted. sigmoid: sigmoid(scale * N(0,1)). shift: sigmoid, shifted; flux_shift and qwen_shift with
-`resolution_shift`. logsnr: normal signal-to-noise ratio. mode: Stable Diffusion 3. beta: Beta(2, 2).
+"""uniform: U(0, 1), shifted. sigmoid: sigmoid(scale * N(0, 1)). shift: sigmoid, shifted. flux_shift, qwen_shift:
+sigmoid, shifted by `resolution_shift`. logsnr: normally distributed log signal-to-noise ratio. mode: mode sampling of
+Stable Diffusion 3 (arXiv 2403.03206). beta: Beta(2, 2).
 """
 
 TIMESTEP_RANGES = ("cut", "rescaled")
-"""draws outside a range narrower than [0, 1] are repeated, or all draws are scaled into it"""
+"""treatment of a range narrower than [0, 1]. cut: draws outside are repeated. rescaled: draws are scaled into it"""
 
 _BY_RESOLUTION = {"flux_shift": (1.15, 4096), "qwen_shift": (0.9, 8192)}
-"""log shift, and the tokens per frame at which it is reached; both start with 0.5 at 256"""
+"""(log shift, tokens per frame) of the upper end of a line; its lower end is (0.5, 256)"""
 
 LOSSES = ("mse", "huber", "pseudo_huber", "l1")
 LOSS_WEIGHTINGS = ("none", "bell", "sigma_sqrt", "cosmap", "min_snr")
@@ -34,22 +35,22 @@ EVALUATION_TIMESTEPS = (125.0, 375.0, 625.0, 875.0)
 
 
 def shift_sigma(sigma: Tensor, shift: float) -> Tensor:
-    """Returns s*sigma / (1 + (s-1)*sigma), which maps [0, 1] onto itself; 1 is the identity."""
+    """Returns s*sigma / (1 + (s-1)*sigma) for shift s, which maps [0, 1] onto itself; shift 1 is the identity."""
     return shift * sigma / (1 + (shift - 1) * sigma)
 
 
 def seeded_generator(*parts: int | float | str) -> torch.Generator:
     """Returns a CPU generator seeded by `parts`, for example (seed, "noise", micro_step).
 
-    Every draw of a run uses one, so no random state is saved, and previews, device counts and resume do not change
-    draws.
+    Every draw of a run has its own generator. So a run saves no random state, and its draws do not depend on previews,
+    the number of devices or resuming.
     """
     digest = hashlib.sha256("\x1f".join(str(p) for p in parts).encode()).digest()
     return torch.Generator("cpu").manual_seed(int.from_bytes(digest[:8], "little") >> 1)
 
 
 def resolution_shift(sampling: str, latent_height: int, latent_width: int) -> float | None:
-    """Returns the shift by tokens per frame for samplings that have one; else None."""
+    """Returns the shift of flux_shift and qwen_shift, from the tokens per frame; None for other samplings."""
     if sampling not in _BY_RESOLUTION:
         return None
     highest, most = _BY_RESOLUTION[sampling]
@@ -58,7 +59,7 @@ def resolution_shift(sampling: str, latent_height: int, latent_width: int) -> fl
 
 
 LEAST_SHARE = 0.0005
-"""smallest share of draws in a model's range"""
+"""smallest share of a distribution in the range of `draw_sigma`; a smaller one is refused"""
 
 
 def draw_sigma(
@@ -77,9 +78,9 @@ def draw_sigma(
 ) -> Tensor:
     """Returns `count` noise levels (count,) float32 on the CPU in [sigma_min, sigma_max].
 
-    A range narrower than [0, 1] (one expert of a pair) truncates the distribution by repeating draws, so the expert
-    sees the same noise levels as in the pair. `logit_mean` and `logit_std` are of logsnr, `mode_scale` of mode. `parts`
-    (count,) float64 in [0, 1]: quantiles in place of random draws. Raises ConfigError if almost nothing is in the
+    A range narrower than [0, 1] (one expert of a pair) truncates the distribution: draws outside are repeated.
+    `logit_mean`, `logit_std`: parameters of logsnr; `mode_scale`: of mode. `parts` (count,) float64 in [0, 1]:
+    quantiles of the truncated distribution in place of random draws. Raises ConfigError if almost no draw is in the
     range.
     """
     if sampling not in TIMESTEP_SAMPLINGS:
@@ -106,10 +107,11 @@ def draw_sigma(
             return made(part if drawn is torch.rand else torch.special.ndtri(part))
 
         ends = [_part_below(at, sigma) for sigma in (sigma_min, sigma_max)]
-        if ends[1] - ends[0] > _ALMOST_NOTHING:
+        if ends[1] - ends[0] > _LEAST_QUANTILES:
             return at(ends[0] + (ends[1] - ends[0]) * parts.double()).clamp(sigma_min, sigma_max).float()
     kept = torch.empty(0)
-    for tries in range(2_500 if parts is None else 0):  # with LEAST_SHARE in range, all draws miss once in e^48
+    # With LEAST_SHARE of the draws in range, all tries together miss with probability e^-48.
+    for tries in range(2_500 if parts is None else 0):
         sigma = made(drawn(count if tries < 1_000 else 64 * count, generator=generator))
         kept = torch.cat([kept, sigma[is_in_range(sigma, (sigma_min, sigma_max))]])
         if len(kept) >= count:
@@ -120,11 +122,12 @@ def draw_sigma(
     )
 
 
-_ALMOST_NOTHING = 1e-6
+_LEAST_QUANTILES = 1e-6
+"""smallest share of a distribution in the range for draws by quantile"""
 
 
 def _part_below(rising: Callable[[Tensor], Tensor], sigma: float) -> float:
-    """Returns the share of a distribution below `sigma`; `rising` maps quantiles (float64) to levels."""
+    """Returns the share of a distribution below `sigma`, by bisection. `rising`: its quantile function, float64."""
     if sigma <= 0 or sigma >= 1:
         return float(sigma >= 1)
     low, high = 0.0, 1.0
@@ -135,7 +138,7 @@ def _part_below(rising: Callable[[Tensor], Tensor], sigma: float) -> float:
 
 
 def _from_uniform(part: Tensor, sampling: str, shift: float, mode_scale: float) -> Tensor:
-    """Returns noise levels of uniform numbers in [0, 1]."""
+    """Returns the noise levels for uniform numbers `part` in [0, 1]."""
     if sampling == "uniform":
         return shift_sigma(part, shift)
     if sampling == "mode":  # arXiv 2403.03206
@@ -144,8 +147,8 @@ def _from_uniform(part: Tensor, sampling: str, shift: float, mode_scale: float) 
 
 
 def is_in_range(sigma: Tensor, sigma_range: tuple[float, float]) -> Tensor:
-    """Returns which of `sigma` (B,) are in the range, as (B,) bool. The boundary belongs to the high-noise expert (Wan:
-    t >= boundary).
+    """Returns a mask (B,) bool of the `sigma` (B,) in the range. The boundary of a pair belongs to the high-noise
+    expert (Wan: t >= boundary).
     """
     low, high = sigma_range
     return (sigma >= low) & ((sigma < high) if high < 1 else (sigma <= high))
@@ -163,7 +166,7 @@ def add_noise(latent: Tensor, noise: Tensor, sigma: Tensor) -> Tensor:
 
 
 def velocity_target(latent: Tensor, noise: Tensor) -> Tensor:
-    """Returns the target: velocity noise - latent."""
+    """Returns the velocity noise - latent."""
     return noise - latent
 
 
@@ -176,10 +179,10 @@ def velocity_loss(
     delta: float = 1.0,
     factor: Tensor | None = None,
 ) -> Tensor:
-    """Returns the mean error in float32 of one of LOSSES, a scalar.
+    """Returns the mean loss as a float32 scalar; `kind`: one of LOSSES.
 
-    `weight`, broadcast to the target, makes it a weighted mean; all zero (a black mask) gives 0 with zero gradients.
-    `factor` (B,) of `loss_factor` multiplies each sample's error without normalisation.
+    `weight`, broadcast to the target, makes it a weighted mean; weights of zero (a black mask) give 0 with zero
+    gradients. `factor` (B,): result of `loss_factor`, multiplies each sample's errors without normalisation.
     """
     if kind == "mse" and weight is None and factor is None:  # fused: no tensor of elementwise errors
         return torch.nn.functional.mse_loss(prediction.float(), target.float())
@@ -193,7 +196,7 @@ def velocity_loss(
 
 
 def _errors(prediction: Tensor, target: Tensor, kind: str, delta: float) -> Tensor:
-    """Returns elementwise errors; below `delta` both Huber forms are about half the square."""
+    """Returns elementwise errors. For errors below `delta`, both Huber forms are close to half the square."""
     difference = prediction - target
     if kind == "mse":
         return difference.square()
@@ -207,16 +210,16 @@ def _errors(prediction: Tensor, target: Tensor, kind: str, delta: float) -> Tens
 
 
 def loss_factor(sigma: Tensor, weighting: str) -> Tensor | None:
-    """Returns loss factors for noise levels `sigma` (B,), one of LOSS_WEIGHTINGS; None: no weighting.
+    """Returns loss factors (B,) for noise levels `sigma` (B,); None for no weighting. `weighting`: of LOSS_WEIGHTINGS.
 
-    sigma_sqrt and cosmap are from Stable Diffusion 3 (arXiv 2403.03206); bell has mean 1 over all levels. min_snr is
-    Min-SNR with gamma 5 (arXiv 2303.09556): the error of the clean latent, sigma times the velocity's, times the
-    signal-to-noise ratio ((1 - sigma) / sigma)^2, at most 5.
+    sigma_sqrt and cosmap are from Stable Diffusion 3 (arXiv 2403.03206). bell has mean 1 over all levels. min_snr is
+    Min-SNR with gamma 5 (arXiv 2303.09556), sigma^2 * min(snr, 5) with snr = ((1 - sigma) / sigma)^2; sigma^2 turns
+    squared errors of the velocity into those of the clean latent.
     """
     if weighting == "none":
         return None
     if weighting == "sigma_sqrt":
-        return sigma.clamp_min(1e-3) ** -2.0  # clamped, or timestep 0 would have infinite weight
+        return sigma.clamp_min(1e-3) ** -2.0  # clamped, because timestep 0 would have infinite weight
     if weighting == "cosmap":
         return 2 / (math.pi * (1 - 2 * sigma + 2 * sigma**2))
     if weighting == "min_snr":
@@ -231,8 +234,8 @@ def loss_factor(sigma: Tensor, weighting: str) -> Tensor | None:
 def simple_sigmas(steps: int, shift: float) -> Tensor:
     """Returns ComfyUI's `simple` schedule on Wan: (steps + 1,) float32 from 1 to 0.
 
-    It takes every (1000/steps)-th entry of the shifted grid k/1000 (k = 1..1000) from the noisy end, rounded down; for
-    a divisor of 1000 that is the shifted linspace(1, 0).
+    The schedule has every (1000/steps)-th entry, rounded down, of the shifted grid k/1000 (k = 1..1000) from the noisy
+    end. If steps divides 1000, that is the shifted linspace(1, 0).
     """
     stride = 1000 / steps
     grid = torch.tensor([1000 - int(index * stride) for index in range(steps)], dtype=torch.float64) / 1000

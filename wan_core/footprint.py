@@ -1,4 +1,4 @@
-"""Memory prediction of a plan from file headers: loaded weights, and the peaks of a job."""
+"""Memory prediction of a plan from file headers: loaded weights, and the input of `estimate_memory`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from .precision import matmul_bytes, multiply_in
 
 
 def placements_of(plan: ModelPlan, num_blocks: int) -> tuple[Placement, ...]:
-    """Returns the placement of blocks for each model that trains, in a process of its own or not."""
+    """Returns the placement of blocks of each model copy that trains: of both experts, or of each rank or copy."""
     config = plan.placement
     pair = config.mode == EXPERT_PER_GPU and bool(plan.low_noise_file)
     count = 2 if pair else max(config.ranks, config.models)
@@ -58,7 +58,7 @@ def weights_once_loaded(plan: ModelPlan, found: WanFile) -> int:
 
 
 def planned_weights(plan: ModelPlan, roots: Roots) -> dict[str, int]:
-    """Returns device -> bytes of all copies of the loaded base weights; for a pair the larger expert's."""
+    """Returns device -> bytes of all copies of the loaded base weights; for a pair, those of the larger expert."""
     files = inspect_pair(plan, roots) if plan.low_noise_file else (inspect_model(plan, roots),)
     planned: Counter[str] = Counter()
     for found in files:
@@ -94,11 +94,11 @@ def job_shape(
 ) -> JobShape:
     """Returns the input of `estimate_memory` for a plan.
 
-    `recomputing`: None for every block. `numerics`: None for the plan's. `found`: the result of `inspect_model`, if
-    known. `placement`, `others`: in place of the plan's, also for devices this machine lacks. `optimizer_bytes`,
+    `recomputing`: None recomputes every block. `numerics`, `placement`, `others`: override the plan's; the devices may
+    be absent from this machine. `found`: the result of `inspect_model`, if known. `optimizer_bytes`,
     `optimizer_host_bytes`: optimizer state per adapter value, and its part in host memory. `routes`: layers skipped by
-    a share of the tokens. `sharers`: processes of one machine that share the swapped weights. `micro_batches`: of an
-    optimizer step.
+    a share of the tokens. `sharers`: processes of one machine that share the swapped weights. `micro_batches`: their
+    number in an optimizer step.
     """
     found = found or inspect_model(plan, roots)
     shape, numerics = found.variant.shape, numerics or plan.precision.numerics(found.compute_dtype)
@@ -122,7 +122,7 @@ def job_shape(
         optimizer_bytes=optimizer_bytes + 4 * (lora.init in STARTS_IN_THE_WEIGHT),
         optimizer_host_bytes=optimizer_host_bytes,
         recomputing=recomputing or Recomputing(),
-        unpacking_bytes=_beside_the_widest(plan, found, numerics),
+        unpacking_bytes=_largest_temporary(plan, found, numerics),
         routes=placed_routes(routes, shape.num_layers),
         others=others,
         shares=plan.placement.shares if others else (),
@@ -136,13 +136,13 @@ def job_shape(
 
 @lru_cache(maxsize=32)
 def _adapter_values(shape: WanShape, lora: LoraConfig) -> Mapping[str, int]:
-    """Returns layer -> adapter values, cached: planning one job needs them dozens of times."""
+    """Returns layer -> number of adapter values; cached, because planning a job needs them dozens of times."""
     return MappingProxyType(count_values(model_without_values(shape), lora))
 
 
 @dataclass(frozen=True)
 class _Adapt:
-    """Quantizes the weights of a model without values, or of some of its blocks, and injects the adapters of a run."""
+    """Quantizes the weights of a model without values, or of some of its blocks, and injects a run's adapters."""
 
     lora: LoraConfig
     dtype: torch.dtype | None
@@ -155,8 +155,8 @@ class _Adapt:
         inject_lora(model, self.lora, seed=0, dtype=self.dtype)
 
 
-def _beside_the_widest(plan: ModelPlan, found: WanFile, numerics: Numerics) -> int:
-    """Returns the largest temporary memory of a quantized linear; 0 if none is quantized."""
+def _largest_temporary(plan: ModelPlan, found: WanFile, numerics: Numerics) -> int:
+    """Returns the bytes of the largest temporary tensors of a quantized linear; 0 if no linear is quantized."""
     most = 0
     for name, weight in found.weights.items():
         anew, values = quantized_anew(plan, name, weight), prod(weight.shape)

@@ -1,9 +1,9 @@
 """Entry point of every child process: `python -X utf8 <pack>/wan_core/launch.py COMMAND ...`.
 
-The only file that edits sys.path. Its own folder is removed, so that `config`, `cache` or `events` never shadow a
-library; the pack root is added, because isolated Pythons ignore PYTHONPATH. The working directory and ComfyUI's folder
-are removed, because they hold untrusted files (S20); for a Python started by a library (torch.compile) this holds from
-Python 3.11 on. Runs nothing at import.
+The only file that edits sys.path. It removes its own folder, so that `config`, `cache` or `events` never shadow a
+library, and adds the pack root, because isolated Pythons ignore PYTHONPATH. It removes the working directory and
+ComfyUI's folder, because they hold untrusted files (S20). In Pythons that libraries start (torch.compile),
+PYTHONSAFEPATH keeps the working directory out, from Python 3.11 on. Importing this file runs nothing.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import sys
 
 def main() -> int:
     here = os.path.dirname(os.path.abspath(__file__))
-    sys.path[:] = [p for p in sys.path if os.path.abspath(p or os.curdir) != here and not _holds_data(p)]
+    sys.path[:] = [p for p in sys.path if os.path.abspath(p or os.curdir) != here and not _is_untrusted(p)]
     sys.path.insert(0, os.path.dirname(here))
-    # For Pythons that libraries start; read from 3.11 on.
+    # For Pythons that libraries start, from 3.11 on.
     os.environ["PYTHONSAFEPATH"] = "1"
     if sys.argv[1:2] == ["video"]:
         from wan_core.video.child import serve
@@ -31,8 +31,8 @@ def main() -> int:
     return command_line(sys.argv[1:])
 
 
-def _holds_data(entry: str) -> bool:
-    """Returns whether an entry of sys.path is the working directory, or ComfyUI (its Windows package adds it)."""
+def _is_untrusted(entry: str) -> bool:
+    """Returns whether an entry of sys.path is the working directory, or ComfyUI, which its Windows package adds."""
     folder = os.path.realpath(entry or os.curdir)
     own = (sys.prefix, sys.base_prefix, os.path.dirname(sys.executable), os.path.dirname(os.__file__))
     if folder in map(os.path.realpath, own) or os.path.basename(folder) in ("site-packages", "dist-packages"):

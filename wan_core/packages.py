@@ -1,7 +1,7 @@
 """Third-party packages: supported versions, pip lines, and all imports by name.
 
-Imported names are constants of our code, never from a graph, file or request. Imports nothing heavy and runs on Python
-3.7, to report an old version.
+Imported names are constants of our code, never from a graph, file or request. This file imports nothing heavy and runs
+on Python 3.7, where it reports the old version.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 
 def end_under_old_python() -> None:
-    """Exit with one sentence and code 5 under an old Python."""
+    """Under an old Python, print one sentence and exit with code 5."""
     try:
         _check_python()
     except DependencyError as error:
@@ -41,7 +41,7 @@ def end_under_old_python() -> None:
 def first_import(package: str) -> Iterator[None]:
     """Disables the garbage collector during the first import of `package`, then freezes the imported objects.
 
-    For worker processes only: collecting the growing imports again and again took a quarter of a worker's start.
+    For worker processes only: repeated collections during imports took a quarter of a worker's start.
     """
     if package in sys.modules or not gc.isenabled():
         yield
@@ -50,7 +50,7 @@ def first_import(package: str) -> Iterator[None]:
     try:
         yield
     finally:
-        gc.freeze()  # else the first collection scans all imported objects once more: 0.6 s
+        gc.freeze()  # the first collection would scan all imported objects: 0.6 s
         gc.enable()
 
 
@@ -105,9 +105,9 @@ _LONGEST_NAME = 200
 
 
 def named_optimizer(path: str) -> tuple[str, str]:
-    """Returns (one of OPTIMIZER_MODULES, class name) of a text; ("", "") for any other text.
+    """Returns (one of OPTIMIZER_MODULES, class name) of a dotted path; ("", "") for other texts.
 
-    Parses the text only. The class is looked up in the package itself: torch.optim.sgd.SGD becomes torch.optim.SGD.
+    Imports nothing. Submodules are dropped: torch.optim.sgd.SGD gives ("torch.optim", "SGD").
     """
     if len(path) > _LONGEST_NAME or not path.isascii() or not all(part.isidentifier() for part in path.split(".")):
         return "", ""
@@ -116,7 +116,7 @@ def named_optimizer(path: str) -> tuple[str, str]:
 
 
 def imported(module: str) -> Any:
-    """Import `module`, a constant name. A package that exits Python raises ImportError."""
+    """Returns the imported `module`, a constant name. Raises ImportError also if the import calls sys.exit."""
     try:
         return importlib.import_module(module)
     except (Exception, KeyboardInterrupt):
@@ -126,9 +126,8 @@ def imported(module: str) -> Any:
 
 
 def check_place(package: str) -> None:
-    """Raises ModuleNotFoundError if the top-level `package` is missing, before importing it.
-
-    DependencyError if Python would import it from outside its library folders, such as ComfyUI's folder.
+    """Checks where the top-level `package` would be imported from. Raises ModuleNotFoundError if it is missing, and
+    DependencyError if it is outside of Python's library folders, for example in ComfyUI's folder.
     """
     try:
         found = importlib.util.find_spec(package)
@@ -148,13 +147,13 @@ def check_place(package: str) -> None:
 
 
 def _is_library(folder: str) -> bool:
-    """True for a library folder, or an `.egg` in one (`setup.py install`)."""
+    """Returns whether `folder` is a library folder, or an `.egg` of `setup.py install` in one."""
     above = os.path.dirname(folder) if folder.endswith(".egg") else folder
     return os.path.realpath(above) in _library_folders()
 
 
 def _library_folders() -> set[str]:
-    """Returns the library folders: of this Python, its virtual environment's base, and the user."""
+    """Returns the library folders of this Python, of its virtual environment's base, and of the user."""
     found = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), site.getusersitepackages()]
     # getsitepackages of Windows includes the folder of Python itself, which is no library folder.
     found += [p for p in site.getsitepackages() if os.path.basename(p) in ("site-packages", "dist-packages")]
@@ -162,7 +161,9 @@ def _library_folders() -> set[str]:
 
 
 def pip_line(*requirements: str, upgrade: bool = False) -> str:
-    """Returns the install command for this Python. `requirements` are constants: a person pastes it into a shell."""
+    """Returns pip's install command for this Python. `requirements` are constants, because users paste the command
+    into a shell.
+    """
     python = f'"{sys.executable}"' if " " in sys.executable else sys.executable or "python"
     return " ".join([python, "-m pip install", *(["-U"] if upgrade else []), *(f'"{r}"' for r in requirements)])
 

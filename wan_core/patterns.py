@@ -1,7 +1,7 @@
-"""The only place that compiles and matches regular expressions from users, workflows and files.
+"""The only file that compiles and matches regular expressions from users, workflows and files.
 
-A short pattern can take unlimited time in Python's `re`, which holds the GIL and cannot be interrupted. So all patterns
-of a setting run in one short-lived process with time and memory limits, and results are cached.
+A short pattern can take unlimited time in Python's `re`, which holds the GIL and cannot be interrupted. So the patterns
+of a setting run in one short-lived process with time and memory limits. Results are cached.
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ from .errors import ConfigError, Stopped
 LIMIT_S = 5.0
 _POLL_S = 0.1
 _LONGEST = 2000
+"""characters of a pattern"""
 _MOST = 2000
-_MOST_KEPT = 300_000
-"""results of one pattern and name"""
+"""patterns of a setting"""
+_MOST_CACHED = 300_000
+"""cached results, each of one pattern and name"""
 _CHILD = """
 import json, re, sys
 try:
@@ -33,7 +35,7 @@ try:
     for limit, most in ((resource.RLIMIT_AS, 1 << 30), (resource.RLIMIT_CPU, 10)):
         resource.setrlimit(limit, (most, most))
 except (ImportError, OSError, ValueError):
-    pass  # no such limits on Windows, and of memory none on macOS
+    pass  # Windows has no such limits, macOS none of memory
 asked = json.load(sys.stdin)
 for pattern in asked["patterns"]:
     print("at", flush=True)
@@ -45,17 +47,16 @@ for pattern in asked["patterns"]:
     matches = known.fullmatch if asked["whole"] else known.search
     print("+" + "".join("1" if matches(name) else "0" for name in asked["names"]))
 """
-"""prints "at" before each pattern, then + and a digit per name, or - and the compiler's message"""
-
-_kept: OrderedDict[tuple[str, bool], dict[str, bool]] = OrderedDict()
-"""(pattern, match complete names) -> name -> matches; least recently used first"""
-_keeping = Lock()
+"""Prints "at" before each pattern, then + and a digit per name, or - and the compiler's message."""
+_cache: OrderedDict[tuple[str, bool], dict[str, bool]] = OrderedDict()
+"""(pattern, `whole`) -> name -> whether it matches; least recently used first"""
+_cache_lock = Lock()
 _should_stop: ContextVar[Callable[[], bool] | None] = ContextVar("_should_stop", default=None)
 
 
 @contextlib.contextmanager
 def waits_end_with(should_stop: Callable[[], bool]) -> Iterator[None]:
-    """In this context, waiting raises Stopped once `should_stop` returns True. The outermost context counts."""
+    """In this context, `matching` raises Stopped once `should_stop` returns True. The outermost context counts."""
     if _should_stop.get() is not None:
         yield
         return
@@ -69,10 +70,10 @@ def waits_end_with(should_stop: Callable[[], bool]) -> Iterator[None]:
 def matching(
     patterns: Iterable[str], names: Sequence[str], what: str, *, whole: bool, ours: Collection[str] = ()
 ) -> list[frozenset[str]]:
-    """Returns the matched `names` of each pattern; without names only the syntax is checked.
+    """Returns the matched `names` of each pattern. Without names, only the syntax is checked.
 
-    `what`: the setting's name; `whole`: fullmatch instead of search; `ours`: fast patterns of this pack, matched
-    without a process. ConfigError for an invalid pattern, or one beyond the limits; Stopped.
+    `what`: the setting's name; `whole`: fullmatch instead of search; `ours`: trusted patterns of this pack, matched
+    without a process. Raises Stopped, and ConfigError for a pattern that is invalid or exceeds the limits.
     """
     listed = list(patterns)
     if len(listed) > _MOST:
@@ -81,11 +82,13 @@ def matching(
         if len(pattern) > _LONGEST:
             raise ConfigError(f"{what} {pattern[:80]!r}... has {len(pattern)} characters. Use at most {_LONGEST}.")
     found = {pattern: frozenset(_matched_here(pattern, names, whole)) for pattern in {*listed} & {*ours}}
-    found |= _remembered({*listed} - found.keys(), names, whole)
-    if asked := [pattern for pattern in dict.fromkeys(listed) if pattern not in found]:
-        answers = _asked(asked, names, what, whole)
-        _remember(answers, whole)
-        found |= {pattern: frozenset(name for name, yes in said.items() if yes) for pattern, said in answers.items()}
+    found |= _cached({*listed} - found.keys(), names, whole)
+    if missing := [pattern for pattern in dict.fromkeys(listed) if pattern not in found]:
+        results = _matched_by_child(missing, names, what, whole)
+        _store(results, whole)
+        found |= {
+            pattern: frozenset(name for name, yes in result.items() if yes) for pattern, result in results.items()
+        }
     return [found[pattern] for pattern in listed]
 
 
@@ -95,32 +98,32 @@ def _matched_here(pattern: str, names: Iterable[str], whole: bool) -> Iterator[s
     return (name for name in names if matches(name))
 
 
-def _remembered(patterns: Iterable[str], names: Sequence[str], whole: bool) -> dict[str, frozenset[str]]:
-    """Returns cached results of patterns, for those with a result for every name."""
+def _cached(patterns: Iterable[str], names: Sequence[str], whole: bool) -> dict[str, frozenset[str]]:
+    """Returns pattern -> matched names, of the patterns with a cached result for every name."""
     found: dict[str, frozenset[str]] = {}
-    with _keeping:
+    with _cache_lock:
         for pattern in patterns:
-            said = _kept.get((pattern, whole))
-            if said is not None and all(name in said for name in names):
-                found[pattern] = frozenset(name for name in names if said[name])
-                _kept.move_to_end((pattern, whole))
+            result = _cache.get((pattern, whole))
+            if result is not None and all(name in result for name in names):
+                found[pattern] = frozenset(name for name in names if result[name])
+                _cache.move_to_end((pattern, whole))
     return found
 
 
-def _remember(answers: dict[str, dict[str, bool]], whole: bool) -> None:
-    with _keeping:
-        for pattern, said in answers.items():
-            _kept[pattern, whole] = {**_kept.pop((pattern, whole), {}), **said}
-        count = sum(1 + len(said) for said in _kept.values())
-        while count > _MOST_KEPT:
-            count -= 1 + len(_kept.popitem(last=False)[1])
+def _store(results: dict[str, dict[str, bool]], whole: bool) -> None:
+    with _cache_lock:
+        for pattern, result in results.items():
+            _cache[pattern, whole] = {**_cache.pop((pattern, whole), {}), **result}
+        count = sum(1 + len(result) for result in _cache.values())
+        while count > _MOST_CACHED:
+            count -= 1 + len(_cache.popitem(last=False)[1])
 
 
-def _asked(patterns: list[str], names: Sequence[str], what: str, whole: bool) -> dict[str, dict[str, bool]]:
-    """Returns pattern -> name -> matches of the child process; raises the refusals of `matching`."""
-    said, in_time = _from_child({"patterns": patterns, "names": list(names), "whole": whole})
+def _matched_by_child(patterns: list[str], names: Sequence[str], what: str, whole: bool) -> dict[str, dict[str, bool]]:
+    """Returns pattern -> name -> whether it matches; raises the errors of `matching`."""
+    output, in_time = _output_of_child({"patterns": patterns, "names": list(names), "whole": whole})
     answers: dict[str, dict[str, bool]] = {}
-    lines = said.split("\n")[:-1]  # the last piece is a torn line of a killed process
+    lines = output.split("\n")[:-1]  # the last piece is empty, or a torn line of a killed process
     for pattern, line in zip(patterns, (line for line in lines if line != "at"), strict=False):
         if line.startswith("-"):
             error = json.loads(line[1:])
@@ -144,9 +147,9 @@ def _asked(patterns: list[str], names: Sequence[str], what: str, whole: bool) ->
     )
 
 
-def _from_child(asked: dict[str, object]) -> tuple[str, bool]:
-    """Returns the process output, and whether it ended within the time limit. Raises Stopped."""
-    given = json.dumps(asked).encode("ascii")
+def _output_of_child(request: dict[str, object]) -> tuple[str, bool]:
+    """Returns the process's output, and whether it ended within the time limit. Raises Stopped."""
+    data = json.dumps(request).encode("ascii")
     end, should_stop = time.monotonic() + LIMIT_S, _should_stop.get()
     with subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", _CHILD],
@@ -155,15 +158,14 @@ def _from_child(asked: dict[str, object]) -> tuple[str, bool]:
         stderr=subprocess.DEVNULL,
         creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
     ) as child:
-        # Not by communicate(): called again after a timeout, it never writes what was left of its input.
-        given_to, child.stdin = child.stdin, None
-        writer = Thread(target=_write_all, args=(given_to, given), daemon=True)
+        # Not by communicate(): called again after a timeout, it does not write the rest of its input.
+        stdin, child.stdin = child.stdin, None
+        writer = Thread(target=_write_all, args=(stdin, data), daemon=True)
         writer.start()
         try:
             while True:
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    said, _ = child.communicate(timeout=_POLL_S)
-                    return said.decode("ascii"), True
+                    return child.communicate(timeout=_POLL_S)[0].decode("ascii"), True
                 if should_stop is not None and should_stop():
                     raise Stopped
                 if time.monotonic() > end:

@@ -1,7 +1,7 @@
 """Reads pipes that may be silent for hours, without blocking the process on Windows.
 
-Windows serialises operations on a pipe: while a thread waits in a read of stdin, any query of stdin blocks too.
-Start-up code of many libraries does that while it holds the import lock. So on Windows a read starts only when data is
+Windows serialises operations on a pipe: while a thread waits in a read of stdin, any query of stdin blocks too. Many
+libraries query stdin during their import, and thus block all imports. So on Windows a read starts only when data is
 available.
 """
 
@@ -19,7 +19,7 @@ _FILE_TYPE_PIPE = 3
 
 
 def lines(file: int, longest: int) -> Iterator[bytes]:
-    """Yields lines of the pipe `file` until it is closed; longer ones in pieces."""
+    """Yields lines of the pipe `file` until it is closed. Lines over `longest` bytes are split."""
     rest = b""
     for chunk in chunks(file):
         *finished, rest = (rest + chunk).split(b"\n")
@@ -44,9 +44,9 @@ def chunks(file: int, waiting: Callable[[], int | None] | None = None) -> Iterat
 
 
 def waiter(file: int, waiting: Callable[[], int | None] | None = None) -> Callable[[], None]:
-    """Returns a function to call before each read of the pipe; it returns when a read would not block.
+    """Returns a function that waits until a read of the pipe `file` does not block.
 
-    `waiting` returns the available bytes, or None after the end of the pipe.
+    `waiting` returns the number of available bytes, or None at the end of the pipe.
     """
     if waiting is None and sys.platform == "win32":
         waiting = _waiting_on_windows(file)
@@ -67,7 +67,7 @@ def _pieces(line: bytes, longest: int) -> Iterator[bytes]:
 
 
 def _waiting_on_windows(file: int) -> Callable[[], int | None] | None:
-    """Returns `peeking` of the pipe `file`; None for a console or a file."""
+    """Returns `peeking` for `file`; None for a console or a regular file."""
     import ctypes
     import msvcrt  # pyright: ignore
 
@@ -76,8 +76,8 @@ def _waiting_on_windows(file: int) -> Callable[[], int | None] | None:
 
 
 def peeking(kernel: Any, handle: Any) -> Callable[[], int | None] | None:
-    """Returns a function for the available bytes of the pipe `handle`; None if it is no pipe (Windows: PeekNamedPipe,
-    GetFileType).
+    """Returns a function that counts the available bytes of the pipe `handle` by Windows' PeekNamedPipe; None if the
+    handle is no pipe.
     """
     import ctypes
 
@@ -86,7 +86,7 @@ def peeking(kernel: Any, handle: Any) -> Callable[[], int | None] | None:
     count = ctypes.c_ulong(0)
 
     def waiting() -> int | None:
-        # PeekNamedPipe fails once the other end is closed and all bytes were read.
+        # PeekNamedPipe fails once the other end is closed and all bytes are read.
         return count.value if kernel.PeekNamedPipe(handle, None, 0, None, ctypes.byref(count), None) else None
 
     return waiting

@@ -22,7 +22,7 @@ from .events import (
 
 _PACE_STEPS = 20
 _FIRST_S, _MOST_S = 5.0, 60.0
-"""seconds between lines of steps: the first gap, doubled each time up to the last"""
+"""seconds between lines of steps: the first interval, doubled each time up to the maximum"""
 _GIB = 1 << 30
 
 
@@ -39,12 +39,12 @@ class RunLines:
         """Returns the line of an event; "" if none is due."""
         if not isinstance(event, StepDone):
             return sentence_of(event)
-        said = self.step(event)
+        text = self.step(event)
         now = self._now()
         if now < self._next and event.step < event.steps:
             return ""
         self._next, self._gap = now + self._gap, min(2 * self._gap, _MOST_S)
-        return said
+        return text
 
     def step(self, event: StepDone) -> str:
         """Returns step, epoch, loss, learning rate, pace, time left and memory."""
@@ -91,7 +91,7 @@ def sentence_of(event: Event) -> str:
 
 
 def closing_line(use: object, template: object) -> str:
-    """Returns how to use the LoRA: model, strength, graph, trigger word; "" if a run has no LoRA."""
+    """Returns instructions for using the LoRA: model, strength, template, trigger word; "" if a run has no LoRA."""
     said: list[str] = []
     words = ""
     for one in cast("list[Any]", use) if isinstance(use, list) else []:
@@ -105,7 +105,7 @@ def closing_line(use: object, template: object) -> str:
 
 
 def loss_text(value: float | None) -> str:
-    """Returns an evaluation loss; null (not finite) from another process counts as not finite."""
+    """Returns an evaluation loss as text; None stands for a value that is not finite, as in JSON."""
     return "not finite" if value is None or not math.isfinite(value) else f"{value:.4f}"
 
 
@@ -117,13 +117,13 @@ def span(seconds: float) -> str:
 
 
 def _number(value: float | None, digits: str) -> str:
-    """Returns a number; null (not finite) from another process is nan."""
+    """Returns a formatted number; "nan" for None, which stands for a value that is not finite, as in JSON."""
     return "nan" if value is None else format(value, digits)
 
 
 def _epochs(event: StepDone) -> str:
-    """Returns epochs done, and the total once a tenth of the first epoch makes it accurate; for a pair the total is
-    unknown.
+    """Returns the epochs done, and the run's total once it is accurate, after a tenth of the first epoch. A pair's
+    total is unknown.
     """
     sure = event.epoch >= 0.1 and event.expert not in ("high", "low")
     end = f" of {event.epoch * event.steps / event.step:.1f}".removesuffix(".0") if sure else ""

@@ -1,7 +1,7 @@
-"""Text output: makes any text from files, graphs and users printable (rule S15), and translatable sentences.
+"""Text output: printable text of untrusted strings (rule S15), and translatable sentences.
 
-Unprintable text does damage: a lone surrogate ends ComfyUI's queue in its log, a line feed forges a record, ESC
-controls the terminal, bidi marks reverse names.
+Unprintable characters do damage. A lone surrogate in a log record ends ComfyUI's queue, a line feed forges a record,
+ESC controls the terminal, and bidi marks reverse names.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from collections.abc import Iterable
 from typing import Any
 
 _KEPT = "\u00a0\u3000\u200c\u200d"
-"""no-break and ideographic space, and the joiners of words and emoji"""
+"""kept though Python calls them unprintable: no-break and ideographic space, zero-width joiners of words and emoji"""
 
 
 _HOLE = re.compile(r"\{(\w+)\}")
 _SENTENCES = "sentences"
-"""key of a JSON object: text -> template and values of its sentences"""
+"""key in a JSON object: text -> template and values of each sentence in the object"""
 _DEEPEST = 8
-"""nesting of sentences read from JSON"""
+"""deepest nesting of sentences read from JSON"""
 
 
 class Sentence(str):
-    """English text with its template and values; the page fills its translation of the template with the same values.
+    """English text with its template and values. The page fills the translated template with the same values.
 
     `values` are texts, sentences and lists of them. Formatting or joining a sentence gives plain text.
     """
@@ -54,12 +54,12 @@ def filled(template: str, /, **values: object) -> Sentence:
             value = values[name]
             known[name] = value if isinstance(value, list) else plain(str(value))
     texts = {name: "; ".join(value) if isinstance(value, list) else value for name, value in known.items()}
-    # One pass over the template: braces in values are no holes.
+    # One pass over the template, so that braces in values are no holes.
     return Sentence(_HOLE.sub(lambda hole: texts.get(hole[1], hole[0]), template), template, known)
 
 
 def with_sentences(data: dict[str, Any]) -> dict[str, Any]:
-    """Returns JSON data with the templates and values of its sentences, if any."""
+    """Returns JSON data, with the templates and values of its sentences under `_SENTENCES` if it has any."""
     found: dict[str, Any] = {}
     _gather(data, found)
     return {**data, _SENTENCES: found} if found else data
@@ -75,9 +75,8 @@ def _gather(value: Any, found: dict[str, Any]) -> None:
 
 
 def sentences_back(data: dict[str, Any]) -> dict[str, Any]:
-    """Returns the data of `with_sentences`, its texts as sentences again. Templates and values that do not give the
-    text are ignored, because files are untrusted.
-    """
+    """The inverse of `with_sentences`. Files are untrusted, so a template whose values do not give the text is
+    ignored."""
     known = data.get(_SENTENCES)
     rest = {name: value for name, value in data.items() if name != _SENTENCES}
     made: dict[str, str] = {}
@@ -85,26 +84,25 @@ def sentences_back(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _revived(value: Any, known: dict[Any, Any], made: dict[str, str], depth: int = 0) -> Any:
-    """Returns `value` with sentences; `made` holds finished texts, which also ends recursion."""
+    """Returns `value` with its texts as sentences. `made`: text -> result, which also ends cycles."""
     if isinstance(value, list):
         return [_revived(inner, known, made, depth) for inner in value]
     if isinstance(value, dict):
         return {name: _revived(inner, known, made, depth) for name, inner in value.items()}
     if not isinstance(value, str) or value in made:
         return made.get(value, value) if isinstance(value, str) else value
-    said = known.get(value)
+    parts = known.get(value)
     made[value] = value
-    if depth < _DEEPEST and isinstance(said, dict) and isinstance(said.get("values"), dict):
-        values = {str(name): _revived(inner, known, made, depth + 1) for name, inner in said["values"].items()}
-        sentence = filled(str(said.get("template")), **values)
+    if depth < _DEEPEST and isinstance(parts, dict) and isinstance(parts.get("values"), dict):
+        values = {str(name): _revived(inner, known, made, depth + 1) for name, inner in parts["values"].items()}
+        sentence = filled(str(parts.get("template")), **values)
         made[value] = sentence if sentence == value else value
     return made[value]
 
 
 def plain(text: str) -> str:
-    """`text` in one line, with everything that is not seen as itself written as an escape: `\\n`, `\\x1b`, `\\ud83d`.
-
-    What is escaped already stays as it is.
+    """Returns `text` in one line, with unprintable characters as escapes: `\\n`, `\\x1b`, `\\ud83d`. Backslashes stay,
+    so an escaped text does not change.
     """
     if text.isprintable():
         return text
@@ -112,27 +110,27 @@ def plain(text: str) -> str:
 
 
 def shortened(text: str, limit: int) -> str:
-    """Returns `text`, shortened in the middle, because a refusal ends with the remedy."""
+    """Returns `text`, shortened in its middle: the end of a refusal is the remedy."""
     half = limit // 2
     return text if len(text) <= limit else f"{text[:half]} [{len(text) - 2 * half} characters] {text[-half:]}"
 
 
 def first_line(error: BaseException) -> str:
-    """Returns the first line of an error, at most 200 characters, or its type. For an OSError: the system's message and
-    the file name.
+    """Returns the first line of an error's message, at most 200 characters; the type of an error without one. For an
+    OSError: the system's message and the file name.
     """
     if isinstance(error, OSError) and error.strerror:
         name = os.path.basename(str(error.filename or ""))
         return f"{error.strerror} ({name})"[:200] if name else error.strerror[:200]
-    said = str(error)
-    if isinstance(said, Sentence) and len(said) <= 200:
-        return said
-    lines = said.strip().splitlines()
+    message = str(error)
+    if isinstance(message, Sentence) and len(message) <= 200:
+        return message
+    lines = message.strip().splitlines()
     return lines[0][:200] if lines else type(error).__name__
 
 
 def is_text(value: str) -> bool:
-    """False for text with a lone surrogate, which no file, encoder or log accepts."""
+    """Returns False for text with a lone surrogate, which no file, encoder or log accepts."""
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
@@ -168,7 +166,6 @@ def _as_plain(record: logging.LogRecord) -> bool:
     record.msg, record.args = plain(record.getMessage()), None
     if record.exc_info:
         lines = logging.Formatter().formatException(record.exc_info).splitlines()
-        record.exc_text = "\n".join(
-            map(plain, lines)
-        )  # formatters print exc_text, if set, instead of formatting the exception
+        # Formatters print `exc_text` if it is set.
+        record.exc_text = "\n".join(map(plain, lines))
     return True

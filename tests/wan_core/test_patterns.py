@@ -78,14 +78,14 @@ def test_every_kind_of_endless_pattern_ends(impatient: None, pattern: str) -> No
 def children(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """What was asked of processes, in a memory of its own."""
     asked: list[object] = []
-    ask = patterns._from_child
+    ask = patterns._output_of_child
 
     def noted(question: dict[str, object]) -> tuple[str, bool]:
         asked.append(question["patterns"])
         return ask(question)
 
-    monkeypatch.setattr(patterns, "_from_child", noted)
-    monkeypatch.setattr(patterns, "_kept", OrderedDict())
+    monkeypatch.setattr(patterns, "_output_of_child", noted)
+    monkeypatch.setattr(patterns, "_cache", OrderedDict())
     return asked
 
 
@@ -122,10 +122,10 @@ def test_what_was_asked_once_needs_no_process_again(children: list[object]) -> N
 def test_the_memory_is_bounded_and_never_loses_what_is_asked(
     children: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patterns, "_MOST_KEPT", 100)
+    monkeypatch.setattr(patterns, "_MOST_CACHED", 100)
     many = [f"blocks.{number}.*" for number in range(60)]
     assert len(matching(many, names(), "rank_patterns", whole=True)) == 60
-    assert sum(1 + len(said) for said in patterns._kept.values()) <= 100
+    assert sum(1 + len(result) for result in patterns._cache.values()) <= 100
 
 
 def test_layers_and_presets_of_this_pack_need_no_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,7 +64,20 @@ def _ignore_signals() -> None:
                 signal.signal(getattr(signal, name), signal.SIG_IGN)
 
 
-class SignalControl:
+class NoControl:
+    """Control without requests."""
+
+    def stop_reason(self) -> str:
+        return ""
+
+    def take(self, command: str) -> bool:
+        return False
+
+    def wait_decoded(self, sample_id: str, timeout_s: float) -> dict[str, Any] | None:
+        return None
+
+
+class SignalControl(NoControl):
     """Control without a parent process: the signals of `stop_on_signals` stop after the current step; stdin is ignored.
 
     `signals` is False for ranks that receive stops from another rank.
@@ -80,12 +93,6 @@ class SignalControl:
 
     def stop_reason(self) -> str:
         return self._reason
-
-    def take(self, command: str) -> bool:
-        return False
-
-    def wait_decoded(self, sample_id: str, timeout_s: float) -> dict[str, Any] | None:
-        return None
 
 
 class PipeControl:

@@ -16,7 +16,8 @@ import torch
 from ..accelerator import default_device, gpu_count, is_gpu
 from ..cache import LatentCache, SyntheticConfig, synthetic_set
 from ..checkpoint import write_drawn
-from ..errors import Stopped, WanTrainerError
+from ..control import NoControl
+from ..errors import WanTrainerError
 from ..events import Event, Note, StepDone
 from ..files import Roots, atomic_write_bytes
 from ..job import DataConfig, OpenRun, RunConfig, choose_run, open_experts, prepare_run, with_scaled_loss
@@ -83,7 +84,7 @@ def measure_row(row: Row, where: Where) -> Figures:
             directory,
             roots,
             emit=listener.hear,
-            control=_Alone(),
+            control=NoControl(),
             max_steps=steps,
             profile_steps=int(where.profiles),
         )
@@ -154,19 +155,6 @@ def _steps(row: Row, seconds: float | None, left_s: float) -> int:
     if left_s < _BEGIN_S + _FEWEST * seconds:
         raise NoTime(f"would take {_BEGIN_S + _FEWEST * seconds:.0f} s, and {max(left_s, 0):.0f} are left")
     return int(min(row.steps, max(_FEWEST, (left_s - _BEGIN_S) / seconds)))
-
-
-class _Alone:
-    """A control without commands."""
-
-    def stop_reason(self) -> str:
-        return ""
-
-    def take(self, command: str) -> bool:
-        return False
-
-    def wait_decoded(self, sample_id: str, timeout_s: float) -> None:
-        raise Stopped("nobody decodes here")
 
 
 class _Listener:

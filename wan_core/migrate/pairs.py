@@ -14,14 +14,14 @@ from .models import base_name
 _RATE, _RANK, _ALPHA = "TrainLoRA.learning_rate", "TrainLoRA.rank", "TrainLoRA.alpha"
 _STEPS, _LOW = "TrainLoRA.steps", f"{LOADER}.low_noise_model"
 _OWN = frozenset({_RATE, _RANK, _ALPHA, _STEPS, f"{LOADER}.diffusion_model", "TrainLoRA.run_name", "TrainLoRA.expert"})
-"""settings that each expert has for itself, or that this module merges"""
+"""settings that each expert has on its own, or that this module merges"""
 _LEVELS = ("min_timestep", "max_timestep", "timestep_range")
 
 
 def as_one_job(jobs: Sequence[ForeignJob]) -> ForeignJob:
-    """Returns one job for several that train in sequence: of both experts, else the first.
+    """Returns one job for several training commands: one of both experts if they are a pair, else the first.
 
-    Dropped settings are named in its account.
+    The ledger of the job names the dropped settings.
     """
     high = next((job for job in jobs if job.expert == "high"), None)
     low = next((job for job in jobs if job.expert == "low"), None)
@@ -107,7 +107,7 @@ def _rate_and_rank(high: ForeignJob, low: ForeignJob) -> None:
 
 
 def _noise_levels(high: ForeignJob, low: ForeignJob) -> None:
-    """Removes the noise levels of both commands, and records it; here the expert decides them."""
+    """Removes the noise levels of both commands and records it. In a pair, the expert determines them."""
     for job, expert in ((high, "high"), (low, "low")):
         lowest, highest = job.of("WanTrainSettings.min_timestep"), job.of("WanTrainSettings.max_timestep")
         for name in _LEVELS:
@@ -123,7 +123,7 @@ def _noise_levels(high: ForeignJob, low: ForeignJob) -> None:
 
 
 def _shared(high: ForeignJob, low: ForeignJob) -> None:
-    """Records settings that differ between the commands, but that both experts share here."""
+    """Records settings that differ between the commands, although both experts of a run share them."""
     places = {f"{node}.{widget}" for job in (high, low) for node in job.values for widget in job.values[node]}
     differ = [
         f"{place.partition('.')[2]} {shown(low.of(place))}"
@@ -141,7 +141,7 @@ def _shared(high: ForeignJob, low: ForeignJob) -> None:
 
 
 def _stem(high: str, low: str) -> str:
-    """Returns the common part of two names, without high and low."""
+    """Returns the common part of the names of both experts' runs, without high and low."""
     if high == low:
         return high
     apart = re.compile(r"[-_. ]*(?:high|low|hn|ln)(?:[-_. ]?noise)?(?![a-z])", re.IGNORECASE)

@@ -1,4 +1,4 @@
-"""Completes a job: files, epochs as steps, and corrections of known mistakes."""
+"""Completes an imported job: file names, steps from epochs, and corrections of settings that do not fit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ _SUFFIXES = ("w", "h", "f", "s", "d", "l", "fs", "n")
 
 
 def settle(job: ForeignJob, beside: NamedFiles, clips: int = 0) -> ForeignJob:
-    """Completes `job`; `beside`: files that it names; `clips`: per epoch. ConfigError for an invalid value."""
+    """Completes and returns `job`. Raises ConfigError for an invalid value.
+
+    `beside`: the files that the job names; `clips`: clips per epoch, 0 to count them.
+    """
     _files(job)
     _dataset(job, beside)
     job.clips = clips or job.clips
@@ -74,7 +77,7 @@ def _files(job: ForeignJob) -> None:
 
 
 def _expert(job: ForeignJob) -> None:
-    """Resolves the trained expert where its file name does not say it; asks the user otherwise."""
+    """Sets the trained expert if its file name does not tell it, or adds a hint for the user."""
     kind, file = job.kind, str(job.of(f"{LOADER}.diffusion_model"))
     if kind is None or not kind.low_noise_file or job.is_pair or expert_shown(file):
         return
@@ -91,7 +94,7 @@ def _expert(job: ForeignJob) -> None:
 
 
 def _dataset(job: ForeignJob, beside: NamedFiles) -> None:
-    """Takes training settings from the dataset settings, and counts the clips."""
+    """Reads the batch size from the dataset file, and counts the clips."""
     found = beside.text(job.data) if job.data else None
     if found is None:
         return
@@ -142,7 +145,7 @@ def _prompts(job: ForeignJob, beside: NamedFiles) -> None:
 
 
 def _with(own: str, text: str) -> str:
-    """Returns a file's prompts with one more at the end, "validation" in SimpleTuner."""
+    """Returns a file's prompts, as lines or JSON, with the prompt `own` at the end ("validation" in SimpleTuner)."""
     if not own or not text.startswith(("{", "[")):
         return "\n".join(part for part in (text, own) if part)
     prompts: Any = parse_document("prompts.json", text)
@@ -154,7 +157,7 @@ def _with(own: str, text: str) -> str:
 
 
 def _line(line: str, lost: set[str]) -> str:
-    """Returns a prompt without unsupported suffixes."""
+    """Returns a prompt without unsupported suffixes, which are added to `lost`."""
     prompt, *suffixes = line.split(" --")
     kept = [suffix for suffix in suffixes if suffix.split(" ")[0] in _SUFFIXES]
     lost |= {f"--{suffix.split(' ')[0]}" for suffix in suffixes} - {f"--{suffix.split(' ')[0]}" for suffix in kept}
@@ -199,7 +202,7 @@ _LYCORIS = {"factor": "WanTrainSettings.lokr_factor", "linear_dim": "TrainLoRA.r
 
 
 def _steps(job: ForeignJob) -> None:
-    """Converts epochs to steps: of the run, and of intervals."""
+    """Converts epochs to steps, for the run's length and for intervals."""
     batch = max(1, job.of("WanTrainSettings.batch_size") * job.of("WanTrainSettings.gradient_accumulation_steps"))
     epoch = -(-job.clips // batch) if job.clips else 0
     if job.epochs is not None:
@@ -229,7 +232,7 @@ def _steps(job: ForeignJob) -> None:
 
 def _warmup(job: ForeignJob) -> None:
     if job.epochs is not None and not job.clips:
-        return  # the steps of an epoch are known when training starts
+        return  # the number of steps is unknown until training starts
     steps, warmup = job.of(_STEPS), job.of(_WARMUP)
     if warmup >= steps:
         job.put(_WARMUP, steps // 10)
@@ -242,7 +245,7 @@ def _warmup(job: ForeignJob) -> None:
 
 
 def _together(job: ForeignJob) -> None:
-    """Corrects settings that exclude each other here."""
+    """Corrects settings that exclude each other in this trainer."""
     settings = job.values.setdefault(SETTINGS, {})
     if settings.get("optimizer") == "schedule_free":
         if job.of("WanTrainSettings.lr_scheduler") != "constant":
@@ -270,7 +273,7 @@ def _together(job: ForeignJob) -> None:
 
 
 def _sizes(job: ForeignJob) -> None:
-    """Rounds preview sizes to supported ones."""
+    """Rounds preview sizes to supported sizes."""
     preview = job.values.get(PREVIEW, {})
     if frames := preview.get("num_frames", 0):
         made = max(1, round((frames - 1) / 4) * 4 + 1)

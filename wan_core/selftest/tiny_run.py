@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import save_file
 
 from ..cache import LatentCache, SyntheticConfig, synthetic_set
+from ..control import NoControl
 from ..errors import TrainingError
 from ..events import CheckpointSaved, DecodeWanted, Event, StepDone
 from ..files import Roots
@@ -28,19 +28,6 @@ _FILE = "wan_check_t2v.safetensors"
 _STEPS = 6
 
 
-class _Alone:
-    """A control without commands that decodes no previews."""
-
-    def stop_reason(self) -> str:
-        return ""
-
-    def take(self, command: str) -> bool:
-        return False
-
-    def wait_decoded(self, sample_id: str, timeout_s: float) -> dict[str, Any] | None:
-        return None
-
-
 def trains(place: Path) -> str:
     """Returns the result of a run that is trained, stopped, resumed, previewed and saved."""
     return _train(place, ModelPlan(base_file=f"diffusion_models:{_FILE}"))
@@ -56,7 +43,7 @@ def _train(place: Path, plan: ModelPlan) -> str:
     directory, roots = _made(place, plan)
     events: list[Event] = []
     for part in (_STEPS // 2, 0):  # stopped half-way, then resumed
-        finished = run_job(directory, roots, emit=events.append, control=_Alone(), max_steps=part)
+        finished = run_job(directory, roots, emit=events.append, control=NoControl(), max_steps=part)
     losses = [event.loss for event in events if isinstance(event, StepDone)]
     if (finished.state, len(losses)) != ("done", _STEPS) or not all(map(math.isfinite, losses)):
         raise TrainingError(f"the run ended as {finished.state} after {len(losses)} of {_STEPS} steps: {losses[-3:]}")

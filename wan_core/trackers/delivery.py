@@ -15,20 +15,20 @@ from ..words import logger, shortened
 
 _log = logger(__name__)
 _WAITING = 4096
-"""queued events above which steps are dropped; other events never are"""
+"""length of the queue from which steps are dropped; other events are always queued"""
 _RETRY_S = 60.0
-"""between two calls of a failing `begin`"""
+"""interval between two calls of a failing `begin`"""
 _LONGEST_S = 6 * 3600.0
-"""longest wait at the end, whatever the progress"""
+"""longest wait of `close`, even with progress"""
 
 
 class Destination(Protocol):
-    """A receiver of a run's events. Its methods may raise anything and may block."""
+    """A receiver of a run's events. Its methods may raise any exception and may block."""
 
     title: str
-    """its name in sentences: "The webhook" """
+    """name in sentences, such as "The webhook" """
     patience_s: float
-    """wait at the end, from its last progress"""
+    """longest wait of `Delivery.close` since the last progress"""
 
     def begin(self) -> None:
         """Called once, before the first event."""
@@ -39,7 +39,7 @@ class Destination(Protocol):
         ...
 
     def end(self) -> None:
-        """Called once, after the last event; also where `take` failed."""
+        """Called once, after the last event, also if `take` failed."""
         ...
 
 
@@ -47,7 +47,7 @@ class Delivery:
     """Delivers events to one destination, in a thread."""
 
     def __init__(self, destination: Destination, *, begins: bool = False, late: str = "") -> None:
-        """`begins`: connects at once, not at the first event. `late`: the complaint if events are left at the end."""
+        """`begins`: call `begin` now, not at the first event. `late`: the complaint if events are left at the end."""
         self._destination, self._begins, self._late = destination, begins, late
         self._events: deque[Event] = deque()
         self._changed = threading.Condition()

@@ -1,6 +1,6 @@
 """Splits a script into the words of its commands, with the values of variables. Nothing is run.
 
-A variable is replaced by its value if all its assignments are plain ones outside of branches, loops, functions and
+A variable is replaced by its value if all its assignments are plain, and outside of branches, loops, functions and
 groups. Words that a branch appends become "if ...: words". All other variables stay as written, between marks.
 """
 
@@ -51,10 +51,9 @@ class _Script:
         self._at = self._spent = self._depth = self._parens = 0
         self._values: dict[str, list[str]] = {}
         self._other = False
-        """True once another script may have assigned names"""
-
+        """True once another script may have assigned variables"""
         self._maybe = False
-        """True if the command runs only by the exit code of another one"""
+        """True if the exit code of the previous command decides whether this one runs"""
 
         self.plain = Counter[str]()
         """name -> number of plain assignments"""
@@ -210,7 +209,7 @@ class _Script:
             fields += values[1:]
 
     def _in_text(self, text: str) -> str:
-        """Returns a text with the values of its variables."""
+        """Returns `text` with its variables replaced by their values."""
 
         def value(found: re.Match[str]) -> str:
             if found[0][0] in "\\^":
@@ -220,7 +219,7 @@ class _Script:
         return self._dialect.variable.sub(value, text)
 
     def _value(self, written: str) -> list[str]:
-        """Returns the words of a variable as written, `${NAME:-text}` or `%NAME%`."""
+        """Returns the words of the variable reference `written`, such as `${NAME:-text}` or `%NAME%`."""
         if self._unsure is None:
             return [unset(written)]
         if self._dialect is CMD:

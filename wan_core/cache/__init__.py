@@ -19,7 +19,6 @@ from .pictures import picture_path, read_picture, write_picture
 from .shares import ENCODING, SHARE, ShareDone, encode_over_ranks, encode_share, finish_shares, part_of, shares_of
 from .shows_nothing import nothing_shown_reason
 from .synthetic import SyntheticConfig, is_synthetic, synthetic_mark, synthetic_note, synthetic_set
-from .unpack import unpack
 from .upkeep import check_entries, removals_seen, room_of, stats_of, trim, young_sets
 
 __all__ = [
@@ -68,7 +67,6 @@ __all__ = [
     "tensor_key",
     "text_key",
     "trim",
-    "unpack",
     "write_picture",
     "young_sets",
 ]

@@ -54,23 +54,18 @@ BOUNDS = """ids => {
 may be higher than it says"""
 
 
-FEWER_FRAMES = """(() => {
-  const frame = window.requestAnimationFrame.bind(window), waiting = new Map();
-  let last = 0, due = 0, still = false;
-  const draw = now => {
-    due = 0;
-    for (const [id, callback] of still ? [] : [...waiting]) {
-      if (!waiting.delete(id)) continue;  // cancelled by one before it
-      try { callback(now); } catch (error) { reportError(error); }
-    }
+STANDS_STILL = """(() => {
+  const frame = window.requestAnimationFrame.bind(window);
+  let waiting = null;
+  window.requestAnimationFrame = callback => waiting ? (waiting.push(callback), 0) : frame(callback);
+  window.drawFrames = on => {
+    const kept = waiting ?? [];
+    waiting = on ? null : kept;
+    if (on) kept.forEach(callback => frame(callback));
   };
-  const plan = () => { if (waiting.size && !still) due ||= setTimeout(() => frame(draw), 30); };
-  window.requestAnimationFrame = callback => { waiting.set(++last, callback); plan(); return last; };
-  window.cancelAnimationFrame = id => { waiting.delete(id); };
-  window.drawFrames = on => { still = !on; plan(); };
 })()"""
-"""Some 25 frames a second in place of 60, and none after `drawFrames(false)`: a page that waits draws itself all the
-time, in software, and a page behind another one as well."""
+"""No frames after `drawFrames(false)`, and those requested meanwhile after `drawFrames(true)`: a page behind another one
+would draw itself all the time, in software."""
 
 
 class Canvas:
@@ -401,7 +396,7 @@ def canvas_context(chromium: Any, canvas_server: ComfyServer) -> Iterator[Any]:
     context.add_init_script(
         "if (!sessionStorage.getItem('opened')) { localStorage.clear(); sessionStorage.setItem('opened', '1'); }"
     )
-    context.add_init_script(FEWER_FRAMES)
+    context.add_init_script(STANDS_STILL)
     yield context
     context.close()
 

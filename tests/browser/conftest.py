@@ -64,8 +64,8 @@ STANDS_STILL = """(() => {
     if (on) kept.forEach(callback => frame(callback));
   };
 })()"""
-"""No frames after `drawFrames(false)`, and those requested meanwhile after `drawFrames(true)`: a page behind another one
-would draw itself all the time, in software."""
+"""No frames after `drawFrames(false)`; those requested meanwhile come after `drawFrames(true)`. A page behind another
+one would draw itself all the time, in software."""
 
 
 class Canvas:

@@ -72,6 +72,8 @@ def serve(link: socket.socket, library: str = "") -> None:
 
     torch.set_num_threads(1)
     if not library:
+        import torch._dynamo  # as torch itself does where a plan traces a step, which takes each process half a second
+
         import_engine()
     elif library == DIFFUSERS:
         import_diffusers()

@@ -19,7 +19,7 @@ SHARED: dict[str, dict[str, tuple[str, ...]]] = {
     "unit": {
         "packages": (
             *("peer_script", "import peft", "from peft", "from diffusers", "adamw8bit", "pytorch_optimizer"),
-            *("import NAMED", "torch.compile", "needs_compiler", "_inductor"),
+            *("import IN_CI, need", "torch.compile", "needs_compiler", "_inductor"),
         ),
         "forks": ("ForkServer", "RunScript", "RunCommand"),
     },

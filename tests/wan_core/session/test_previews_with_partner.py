@@ -178,7 +178,7 @@ def test_of_two_ranks_one_shows_the_pair_and_both_learn_the_same(
 @pytest.mark.parametrize(
     ("where", "error"),
     [
-        ("loading", torch.OutOfMemoryError),
+        pytest.param("loading", torch.OutOfMemoryError, marks=pytest.mark.soak),
         pytest.param("loading", OutOfMemory, marks=pytest.mark.soak),
         ("rendering", torch.OutOfMemoryError),
         pytest.param("rendering", RuntimeError, marks=pytest.mark.soak),

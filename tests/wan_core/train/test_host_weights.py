@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from tests.support.sessions import make_trainer, of, same, train_here
 from tests.support.tiny_run import make_pair_run, make_run
-from tests.wan_core.train.test_optimizers import NAMED, need, saved, settings
+from tests.wan_core.train.test_optimizers import IN_CI, need, saved, settings
 from wan_core.events import Event, Note
 from wan_core.lora import LoraConfig
 from wan_core.placement.copies import Copies, PlainCopies, remark_once
@@ -48,7 +48,7 @@ def values(weights: Weights) -> dict[str, Tensor]:
     return {name: weight.detach().clone() for name, weight in weights.items()}
 
 
-@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("name", IN_CI)
 def test_each_optimizer_steps_in_host_memory_as_beside_the_model_and_either_takes_up_the_other(name: str) -> None:
     need(name)
     ema = {} if name == "schedule_free" else {"ema_decay": 0.9}

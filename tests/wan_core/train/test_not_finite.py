@@ -131,7 +131,7 @@ def test_a_run_none_of_whose_steps_counted_is_not_done(tmp_path: Path, max_bad_s
     assert read_status(run.directory).state == "failed"
 
 
-@pytest.mark.parametrize("also", [0, 2])
+@pytest.mark.parametrize("also", [0, pytest.param(2, marks=pytest.mark.soak)])
 def test_a_last_step_that_was_not_finite_is_done_once_the_weights_prove_good(
     tmp_path: Path, straight: Straight, also: int
 ) -> None:

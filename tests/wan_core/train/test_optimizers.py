@@ -37,6 +37,8 @@ pytestmark = [
 ]
 
 NAMED = [name for name in settings_of(TrainConfig)["optimizer"].choices if name != "custom"]
+IN_CI = [pytest.param(name, marks=pytest.mark.soak) if name in ("adamw4bit", "adamwfp8") else name for name in NAMED]
+"""of torchao's three one: the others save codes and scales of the same form"""
 PACKAGE = dict.fromkeys(("lion", "prodigy", "schedule_free", "came"), "pytorch-optimizer") | dict.fromkeys(
     ("adamw8bit", "adamw4bit", "adamwfp8"), "torchao"
 )
@@ -94,11 +96,7 @@ SMALL = replace(TINY, num_layers=1)
 """an optimizer of another package updates each of its matrices by a dozen operators"""
 
 
-@pytest.mark.parametrize(
-    "name",
-    # One of torchao's three: the others save codes and scales of the same form.
-    [pytest.param(name, marks=pytest.mark.soak) if name in ("adamw4bit", "adamwfp8") else name for name in NAMED],
-)
+@pytest.mark.parametrize("name", IN_CI)
 def test_each_optimizer_trains_and_is_resumed_to_the_last_bit(tmp_path: Path, name: str) -> None:
     need(name)
     straight, stopped = (make_run(tmp_path / key, shape=SMALL, train=settings(name)) for key in "ab")

@@ -181,7 +181,8 @@ class _Audit:
                 yield noise_batch(batch, noise, sigma, device, self._given(batch.latents))
 
     def _given(self, latents: Tensor) -> Tensor | None:
-        """Returns which clips (B,) bool give the model their first latent frame, as TI2V-5B trains; None for none."""
+        """Returns a mask (B,) bool of the clips whose first latent frame the model is given, as in the training of
+        TI2V-5B; None without such clips."""
         share = self._run.first_frame_share
         return torch.ones(len(latents), dtype=torch.bool) if share and latents.shape[2] > 1 else None
 
@@ -203,7 +204,8 @@ class _Audit:
                 )
 
     def _require_memory(self) -> None:
-        """OutOfMemory if the float32 pass cannot fit: weights as stored, float32 activations, one block cast."""
+        """Raises OutOfMemory if the float32 pass cannot fit: stored weights, one block cast to float32, and float32
+        activations."""
         wide, stored = (self._estimate(numerics).devices for numerics in (REFERENCE, None))
         shape = self._run.variant.shape
         block = 4 * (8 * shape.dim**2 + 2 * shape.dim * shape.ffn_dim)
@@ -257,7 +259,7 @@ class _Audit:
 
 
 def _products(plan: ModelPlan, found: WanFile) -> tuple[torch.dtype, ...]:
-    """Returns the 8-bit dtypes in which all devices of a plan can multiply with its quantized weights."""
+    """Returns the 8-bit dtypes in which every device of a plan can run matmuls with the plan's quantized weights."""
     able: list[torch.dtype] = []
     for dtype in sorted(packed_dtypes(plan, found), key=str):
         with contextlib.suppress(ConfigError):

@@ -32,20 +32,20 @@ class AuditRow(Config):
     before: str = ""
     after: str = ""
     output_error: float | None
-    """relative L2 error of the velocity, root mean square over the points"""
+    """relative L2 error of the velocity: root mean square over the points"""
     gradient_error: float | None
-    """the same, of all LoRA gradients as one vector"""
+    """relative L2 error of all LoRA gradients as one vector: root mean square over the points"""
     output_cosine: float | None
     gradient_cosine: float | None
     output_largest: float | None
     """largest error of one value, in units of the velocity's root mean square"""
     output_errors: tuple[float | None, ...]
-    """one per point, in the order of the report's timesteps, clip by clip"""
+    """relative L2 error of the velocity per point, in the order of the report's timesteps, clip by clip"""
     gradient_errors: tuple[float | None, ...]
     block_output_errors: tuple[float | None, ...]
-    """of each block's output"""
+    """relative L2 error of each block's output"""
     block_gradient_errors: tuple[float | None, ...]
-    """of the gradients of each block's adapters"""
+    """relative L2 error of the adapter gradients of each block"""
     seconds: float
     """forward and backward with activation checkpointing, median over the points"""
     memory_bytes: int | None

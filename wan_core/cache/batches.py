@@ -27,7 +27,7 @@ class Batch:
     latents: Tensor
     """(B, C, F, h, w) float32, normalised"""
     texts: Tensor
-    """(B, L, 4096) float32 from `stack_texts`; Wan also attends to the zero rows after the tokens"""
+    """(B, L, 4096) float32 from `stack_texts`; Wan also attends to the zero rows of the padding"""
     names: tuple[str, ...]
     conditioning: Conditioning | None = None
     """float32; None for text-only models"""
@@ -133,9 +133,8 @@ class Batches:
         return Batch(torch.stack(latents).float(), texts, names, conditioning, mask, prior if any(prior) else ())
 
     def evaluation_items(self, count: int) -> tuple[CacheItem, ...]:
-        """Returns the first `count` different items for evaluation: held-out ones if any, without prior preservation
-        clips if possible, since their loss says nothing about learning.
-        """
+        """Returns the first `count` different items for evaluation: held-out items if there are any, else trained ones.
+        Prior preservation clips are omitted unless there are no others, because their loss does not show learning."""
         held_out = sorted(self._set.held_out, key=lambda item: (item.latent_key, item.text_key))
         known = held_out or self._items
         taken = [item for item in known if not item.prior] or known

@@ -107,7 +107,7 @@ class Entry(NamedTuple):
 
     key: str
     shape: tuple[int, ...] | None
-    """of the mask, for a mask; of the clip's latent, for other kinds; None for a text"""
+    """shape of the mask for a mask, of the clip's latent for other kinds; None for a text"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,7 +252,8 @@ class CacheSet(Config):
         return {entry.key for entry in self.entries()}
 
     def without(self, failed: Collection[str]) -> CacheSet:
-        """Returns the set without items that have a `failed` key; DatasetError if no trained item is left."""
+        """Returns the set without items that have a `failed` key; raises DatasetError if no item for training is
+        left."""
         if not failed:
             return self
 
@@ -265,7 +266,7 @@ class CacheSet(Config):
         return replace(self, items=items, held_out=held_out)
 
     def require_items(self) -> None:
-        """CacheError if there is nothing to train on."""
+        """Raises CacheError if the set has no item to train on."""
         if not self.items:
             raise CacheError("The cache set has no clips. Connect a dataset and run Cache Latents + Captions again.")
 
@@ -277,7 +278,8 @@ class CacheSet(Config):
 
 
 def context_note(cache_set: CacheSet) -> str:
-    """Returns the note that these clips train a model as Bernini-R; "" without context streams."""
+    """Returns the note that a text-to-video model trained on these clips becomes a Bernini-R model; "" without context
+    streams."""
     counts = sorted({len(item.context) for item in cache_set.items if item.context})
     if not counts:
         return ""
@@ -289,7 +291,7 @@ def context_note(cache_set: CacheSet) -> str:
 
 
 def write_set(folder: Path, cache_set: CacheSet) -> str:
-    """Write a set to the folder `sets` of a cache; returns its fingerprint."""
+    """Writes a set to `folder`; returns the set's fingerprint."""
     fingerprint = cache_set.fingerprint()
     atomic_write_json(set_file(folder, fingerprint), cache_set.to_dict(), folder.parent)
     return fingerprint
@@ -303,7 +305,7 @@ def set_file(folder: Path, fingerprint: str) -> Path:
 
 
 def read_set(folder: Path, fingerprint: str) -> CacheSet:
-    """Read a set and verify its fingerprint; CacheError says what to do."""
+    """Read a set and verify its fingerprint; raises CacheError with the remedy."""
     path = set_file(folder, fingerprint)
     if not path.is_file():
         raise CacheError(f"The cache holds no set {fingerprint[:12]}. {AGAIN}")

@@ -29,7 +29,7 @@ from .upkeep import tidy
 
 @dataclass(frozen=True, kw_only=True)
 class Encoders:
-    """The encoders and the clip reader of an encoding. An encoder may be None if none of its entries is missing."""
+    """The encoders and the clip reader for an encoding. An encoder is None if no entry needs it."""
 
     codec: LatentCodec | None
     text_encoder: TextEncoder | None
@@ -83,7 +83,7 @@ class Encoded:
 
 
 def encode_entries(plan: EncodingPlan, cache: LatentCache, encoders: Encoders) -> Encoded:
-    """Encode the missing entries one by one, and write no set. Raises Stopped between entries."""
+    """Encodes the missing entries one by one, without writing a set. Raises Stopped between entries."""
     _check_encoders(plan, encoders)
     work: list[TextTask | ClipTask] = [*plan.missing_texts, *_by_clip(plan)]
     writes = WriteBehind()
@@ -146,7 +146,7 @@ class _Encoding:
 
     def clip_unless_unreadable(self, task: ClipTask) -> str:
         """Encode one entry of a clip, or record why it is unreadable; returns the file name."""
-        # One unreadable entry makes the sample's other entries unreadable: they need the same frames.
+        # All entries of a sample need the same frames, so one unreadable entry makes the others unreadable.
         if any(self.tried[key] is task.sample for key in self.failed):
             return task.sample.name
         self.tried[task.key] = task.sample
@@ -158,7 +158,7 @@ class _Encoding:
         return task.sample.name
 
     def require_enough(self, *, finished: bool) -> None:
-        """DatasetError if most clips are unreadable. A clip with one readable sample counts as readable."""
+        """Raises DatasetError if most clips are unreadable. A clip with one readable sample counts as readable."""
         failed = {id(self.tried[key]) for key in self.failed}
         read = {sample.path for sample in self.tried.values() if id(sample) not in failed} | self._reused
         why = {self.tried[key].path: str(error) for key, error in self.failed.items()}

@@ -59,7 +59,7 @@ class EncodingPlan:
     samples: Mapping[str, Sample] = field(default_factory=dict[str, Sample])
     """key -> sample, for all samples of the dataset"""
     cache_limit_gb: float = 0.0
-    """the lowest DatasetConfig.cache_limit_gb of all parts; 0 = none"""
+    """the lowest DatasetConfig.cache_limit_gb of all parts; 0: no limit"""
 
     @property
     def is_complete(self) -> bool:
@@ -108,7 +108,7 @@ def plan_encoding(
     )
     try:
         named = _name_all(dataset, keys, should_stop)
-    finally:  # hashing can take minutes: digests are kept after a stop too
+    finally:  # hashing can take minutes, so digests are stored even after a stop
         cache.files.save()
     require_trained(dataset, len(named.items), len(named.held_out))
     cache_set = CacheSet(
@@ -144,7 +144,7 @@ def plan_encoding(
 
 @dataclass(frozen=True)
 class _Named:
-    """The items of a dataset, and its samples by the keys of their entries."""
+    """The items of a dataset, and key -> sample for each entry."""
 
     items: list[CacheItem] = field(default_factory=list[CacheItem])
     held_out: list[CacheItem] = field(default_factory=list[CacheItem])

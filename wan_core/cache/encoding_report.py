@@ -15,11 +15,11 @@ from .cache_set import CacheSet
 
 _NAMED = 20
 _ENOUGH_TO_JUDGE = 10
-"""an encoding ends early once this many clips are unreadable and they are the majority"""
+"""number of unreadable clips from which an encoding ends early, if they are the majority"""
 
 
 def require_enough(reasons: Sequence[str], of: int, *, finished: bool) -> None:
-    """DatasetError if more than half of the clips are unreadable: then the disk, not single files, is damaged.
+    """Raises DatasetError if more than half of the clips are unreadable, which points to a damaged disk.
 
     `reasons`: a sentence per unreadable clip; `of`: number of clips tried. While the encoding runs (`finished` false),
     at least ten clips must have failed.
@@ -117,7 +117,7 @@ class EncodingReport:
     given_whole: bool = False
     """True if the model is given every frame of every item"""
     text_lengths: TextLengths | None = None
-    """of the captions that were encoded; None if there were none, or the encoder cannot count tokens"""
+    """token counts of the encoded captions; None without captions, or if the encoder cannot count tokens"""
     masks_encoded: int = 0
     masks_reused: int = 0
     black_masks: tuple[str, ...] = ()

@@ -27,10 +27,10 @@ TEXT_WIDTH = 4096
 
 
 CODE_VERSION = 1
-"""Raise it when decoding, resizing or encoding changes results: all entries become misses."""
+"""To be increased when decoding, resizing or encoding changes results: all entries become misses."""
 
 _CLIP_READER = 2
-"""Raise it when only the reading of clips changes."""
+"""To be increased when only the reading of clips changes."""
 
 
 def latent_key(*, content_digest: str, transform: dict[str, Any], encoder_identity: str) -> str:
@@ -77,7 +77,7 @@ class SampleKeys:
     """Computes the keys of a dataset's samples."""
 
     digest_of: Callable[[Sample | Companion], str]
-    """SHA-256 of a file; raises if it changed since the scan"""
+    """function: path -> SHA-256 of the file; raises DatasetError if the file changed since the scan"""
     kind: ConditionKind
     fps: float
     space: LatentSpace
@@ -144,7 +144,7 @@ def transform_of(sample: Sample, fps: float) -> dict[str, Any]:
 
 
 KEY = re.compile(r"^[0-9a-f]{64}$")
-"""of an entry or a set"""
+"""regular expression of the key of an entry, or fingerprint of a set"""
 AGAIN = "Queue Cache Latents + Captions again; it re-encodes only what is missing."
 
 STORED_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}

@@ -1,4 +1,4 @@
-"""The memo of cache entries: which are verified, which cannot be encoded, and which are noise or one colour.
+"""The memo of cache entries: verified entries, unreadable ones, and clips of noise or one colour.
 
 An entry is verified after it was written or read, until its file's mark changes (`file_mark`). Silent disk corruption
 is not detected here; the checksum detects it on read and marks the entry in `doubts/`, so that the next plan reads it.
@@ -42,7 +42,7 @@ class KnownEntries:
     def doubt(self, name: str) -> None:
         """Record on disk that an entry could not be read."""
         with contextlib.suppress(OSError, FileError):
-            # A file of its own: workers call this too, and only the nodes may write the memo.
+            # Stored in a separate file, because workers call this too, and only the nodes may write the memo.
             atomic_write_bytes(self._doubts / name, b"", self._doubts.parent)
         if self._doubted is not None:
             self._doubted.add(name)

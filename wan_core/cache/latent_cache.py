@@ -194,7 +194,7 @@ class LatentCache:
     def write_tensors(
         self, kind: str, key: str, tensors: Mapping[str, Tensor], name: str = "", stored: Stored | None = None
     ) -> None:
-        """Write an entry of any kind, in bfloat16 by default. `name` is for messages."""
+        """Writes an entry of any kind, in bfloat16 by default. `name`: clip or prompt, for messages."""
         stored = stored or Stored(dtype=KINDS[kind].dtypes[0])
         kept = {part: tensor.detach().to(STORED_DTYPES[stored.dtype]) for part, tensor in tensors.items()}
         if not all(bool(torch.isfinite(tensor).all()) for tensor in kept.values()):

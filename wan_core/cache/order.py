@@ -1,7 +1,7 @@
 """The endless sequence of batches of a job, as indices into a list of items: a pure function of the seed.
 
-Sampling is proportional or balanced. Proportional: an epoch contains each item as often as its repeats and weight say,
-in an order of its own. Balanced: each bucket has epochs of its own, and a round takes equally many batches of each
+Sampling is proportional or balanced. Proportional: an epoch contains each item repeats times weight times, and each
+epoch has another order. Balanced: each bucket has epochs of its own, and a round takes equally many batches of each
 bucket.
 
 An item with turns T appears only in epochs e with e mod T = turn. Let k = e // T be the number of such epochs before e,
@@ -45,7 +45,7 @@ class Appearances:
                 self._p[place], self._q[place] = max(1, rate.numerator), rate.denominator
                 self._s[place] = phase % rate.denominator
         self.constant = bool((self._q == 1).all() and (self._turns == 1).all())
-        """True if all epochs contain the same items"""
+        """whether all epochs contain the same items"""
 
     def __len__(self) -> int:
         return len(self._p)

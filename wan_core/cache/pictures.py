@@ -19,7 +19,7 @@ _NAME = re.compile(r"^[0-9a-f]{64}$")
 
 
 def write_picture(cache_root: Path, pixels: Tensor) -> str:
-    """Write a picture (H, W, 3) in [0, 1], rounded to 8 bits, unless it exists; returns its name."""
+    """Write a picture (H, W, 3) in [0, 1], rounded to 8 bits, unless the file exists; returns the file name."""
     from PIL import Image
 
     bytes_ = (pixels.detach().cpu().clamp(0, 1) * 255).round().to(torch.uint8).contiguous().numpy()

@@ -1,6 +1,6 @@
 """Decodes the next clips while one is encoded, and writes finished entries in the background.
 
-Order and content of the entries are the same as without it; memory use is limited.
+Prefetching changes neither order nor content of the entries; memory use is limited.
 """
 
 from __future__ import annotations
@@ -24,19 +24,18 @@ from ..video import VideoProcess
 AHEAD = 2
 """most reads that are queued or running while a clip is encoded"""
 AHEAD_BYTES = 2 << 30
-"""most bytes of these reads' pixels; one read is always allowed. Two clips of 81 frames 1280x720 take 1.7 GiB"""
+"""largest total size of prefetched pixels; a single read may exceed it. Two clips of 81 frames of 1280x720 take 1.7
+GiB"""
 _WORTH_S = 0.3
-"""a longer wait starts another reader process; starting one takes about this long"""
+"""wait of the encoder from which a second reader process starts; about the time that its start takes"""
 
 Read = tuple[Sample, Companion | None]
 """a sample, or a companion cut like it"""
 
 
 class ReadAhead:
-    """Decodes `reads` in order. A context manager, for one thread.
-
-    One child process reads; a second one starts if the encoder has to wait and there is a core for it.
-    """
+    """Decodes `reads` in order. A context manager; not thread-safe. One child process reads; a second one starts if the
+    encoder has to wait and a core is free."""
 
     def __init__(
         self,
@@ -94,7 +93,7 @@ class ReadAhead:
 
     def _future_of(self, read: Read) -> Future[Tensor] | None:
         """Returns the prefetched read, and drops the reads before it; None if it is not in `reads`."""
-        # By identity: two samples of one file can be equal, and are read one after the other.
+        # By identity, because two samples of one file can be equal and are separate reads.
         coming = range(self._requested, len(self._reads))
         place = next((n for n in coming if all(map(operator.is_, self._reads[n], read))), None)
         if place is None:

@@ -45,13 +45,13 @@ class Ranks(Protocol):
 
 def shares_of(plan: EncodingPlan, ranks: int, *, texts_with_first: bool = False) -> list[list[str]]:
     """Returns the keys that each rank encodes: each clip goes to the rank with the least work so far, the most
-    expensive clip first; texts go round.
+    expensive clip first; texts go to the ranks in turn.
 
     `texts_with_first`: rank 0 encodes all texts, so that no other rank loads the text encoder.
     """
     shares: list[list[str]] = [[] for _ in range(ranks)]
     by_sample: defaultdict[int, list[ClipTask]] = defaultdict(list)
-    for task in plan.missing_clips:  # the entries of one sample need the same frames
+    for task in plan.missing_clips:  # the entries of a sample need the same frames, so one rank encodes them
         by_sample[id(task.sample)].append(task)
     passes = plan.cache_set.kind.vae_passes
     costs = [(sum(_cost(task, passes) for task in tasks), tasks) for tasks in by_sample.values()]
@@ -88,7 +88,7 @@ class ShareDone:
 
     encoded: Encoded = field(default_factory=Encoded)
     error: str = ""
-    """why the rank ended early; its written entries stay"""
+    """reason why the rank ended early; "" if it did not"""
     seconds: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
@@ -112,7 +112,7 @@ class ShareDone:
 
 
 def encode_share(plan: EncodingPlan, cache: LatentCache, keys: Collection[str], encoders: Encoders) -> ShareDone:
-    """Encode the missing entries `keys` of a plan; a refusal is returned, not raised."""
+    """Encodes the missing entries `keys` of a plan. A refusal becomes the share's `error`."""
     start = time.monotonic()
     try:
         encoded = encode_entries(part_of(plan, keys), cache, encoders)
@@ -131,8 +131,8 @@ def encode_over_ranks(
 ) -> EncodingReport:
     """Encode the missing entries together with the other ranks; returns the same report on each rank.
 
-    `before` is this rank's plan. `plan` and `cache` make new ones, since the other ranks write meanwhile. CacheError
-    names a rank that failed, after the other ranks have finished their shares.
+    `before` is this rank's plan. `plan` and `cache` create new objects, since the other ranks write meanwhile.
+    CacheError names a rank that failed, after the other ranks have finished their shares.
     """
     # Rank 0 assigns the shares, since ranks may see different files while a cache is being written.
     keys = ranks.gather(shares_of(before, ranks.world) if ranks.rank == 0 else None)[0][ranks.rank]
@@ -153,7 +153,8 @@ def finish_shares(
     encoders: Encoders,
     in_use: Collection[str] = (),
 ) -> EncodingReport:
-    """Encode the entries that the shares of `before` did not, and store the set; returns the report of all shares."""
+    """Encodes the entries that are still missing after the shares of `before`, and stores the set; returns the report
+    of all shares."""
     start, noted = time.monotonic(), cache()
     failed = {key: why for one in found for key, why in one.encoded.failed.items()}
     noted.entries.note_unreadable(failed, failed)

@@ -25,7 +25,7 @@ _SYNTHETIC = "synthetic"
 
 _MARK = b"syntheti".hex()
 _ENDLESS = 1
-"""lowest bit of the hex digit after the mark; its other bits and the next digit are the number of the conditioning"""
+"""bit 0 of the hex digit after the mark; the upper bits and the next digit are the index of the conditioning"""
 _KINDS = tuple(CONDITION_KINDS)
 """conditionings by their number in a key"""
 _DIGEST_START = len(_MARK) + 2 + 16
@@ -36,7 +36,8 @@ _CAMERA_CHANNELS, _CAMERA_STRIDE, _IDENTITY_CHANNELS = 24, 8, 28
 def _synthetic_key(
     kind: str, sizes: tuple[int, ...], *draw: int | str, conditioning: str = "none", endless: bool
 ) -> str:
-    """Returns the key of an entry ("latent", "text" or "condition"); `draw` is hashed into its seed."""
+    """Returns the key of an entry of `kind` "latent", "text" or "condition". The seed of the entry is a digest of
+    `draw`."""
     padded = (*sizes, 0, 0)[:4]
     number = _KINDS.index(conditioning)
     high, low = divmod(number, 16)
@@ -189,7 +190,7 @@ def synthetic_set(
 
     `condition_channels`: channels of Conditioning.channels or Conditioning.vace, if the model reads either.
     """
-    # DatasetConfig refuses wrong sizes, in the same words as for real clips.
+    # DatasetConfig refuses invalid sizes, as for real clips.
     DatasetConfig(
         width=config.width, height=config.height, num_frames=config.num_frames, fps=fps, size_multiple=size_multiple
     )

@@ -20,7 +20,7 @@ from .latent_cache import LatentCache
 
 _ENTRY = re.compile(r"^[0-9a-f]{64}\.safetensors$")
 _YOUNG_S = 3600.0
-"""an entry in no set may belong to a running encoding until it is this old"""
+"""age in seconds up to which an entry outside of all sets may belong to a running encoding"""
 _MARK = ".removed"
 
 
@@ -65,7 +65,7 @@ class TrimReport:
     """True if the entries in use exceed the limit"""
 
     def sentence(self) -> str:
-        """Returns the result for the user; empty if nothing happened."""
+        """Returns the result as a sentence; "" if nothing was removed."""
         if not self.evicted and not self.kept_over_limit:
             return ""
         text = f"cache: {self.evicted} entries evicted, {self.freed_bytes / 2**30:.2f} GiB freed"
@@ -104,7 +104,7 @@ def check_entries(
         try:
             cache.read_tensors(entry.kind, entry.key)
         except CacheError as error:
-            if cache.has(entry.kind, entry.key):  # not evicted since it was listed
+            if cache.has(entry.kind, entry.key):  # may have been evicted after the listing
                 damaged.append((entry.kind, entry.key, str(error)))
     removed = 0
     if remove and damaged:

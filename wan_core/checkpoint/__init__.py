@@ -1,4 +1,4 @@
-"""Model files as people have them: containers, headers, names, variants, and how their weights are stored."""
+"""Published model files: containers, headers, names, variants and storage formats of weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recognises a published model by its file name, where keys and shapes do not show expert, resolution or version."""
+"""Recognises a published model by its file name, if keys and shapes do not determine expert, resolution or version."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HIGH, LOW = "high_noise", "low_noise"
 _EXPERTS = ((HIGH, "high|hn"), (LOW, "low|ln"))
 _OTHER_MEANING = r"(?!_?(quality|res|def|detail|motion|speed|vram|contrast|step))"
 _ONE_MODEL = re.compile(r"(^|_|wan)v?2[._]?1(_|$)")
-"""names of Wan 2.1 files: it has no experts, so "low" or "high" in such a name means something else"""
+"""names of Wan 2.1 files; Wan 2.1 has no experts, so "low" or "high" in such a name is no expert"""
 _NAMELESS = re.compile(
     r"(diffusion_pytorch_model|model|pytorch_model)(_\d+_of_\d+)?|transformer(_2)?|(high|low)_noise_model"
 )
@@ -62,7 +62,7 @@ def look_alikes(family: Family, structure: tuple[int, int, bool, bool]) -> tuple
 
 
 def guess(models: tuple[Model, ...], words: str, expert: str | None) -> Model:
-    """Returns the model whose words fit a file name best; the first of equals.
+    """Returns the model whose words fit a file name best; of equally good ones the first.
 
     `words`: `file_words` of the file; `expert`: `expert_said` of the file.
     """
@@ -81,4 +81,4 @@ AMBIGUOUS_NAMES = tuple(
     if model.pair or len(look_alikes(family, model.structure)) > 1
     for name in names_of(model)
 )
-"""variant names that keys and shapes do not distinguish: a user may have to choose one"""
+"""variant names that a user may have to choose from, because keys and shapes do not distinguish them"""

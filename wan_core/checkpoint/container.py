@@ -27,8 +27,8 @@ _INSIDE = ("transformer", "transformer_2")
 def read_checkpoint(path: Path) -> CheckpointHeader:
     """Returns the header of the model at `path`, a .safetensors or .gguf file or a folder; reads no weights.
 
-    The patch embedding has five dimensions in any container, although GGUF stores at most four. CheckpointError names
-    the damage and a remedy.
+    The patch embedding has five dimensions in any container, although GGUF stores at most four. Raises CheckpointError
+    with the damage and a remedy.
     """
     header = _read(path)
     return replace(header, tensors={**header.tensors, **_unflattened(header.tensors)})

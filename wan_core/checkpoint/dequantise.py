@@ -26,7 +26,7 @@ _MOST_TEMPORARY_BYTES = 1 << 27
 _TEMPORARY_BYTES = {"": 0, NVFP4: 4, MXFP8: 1, **dict.fromkeys(INTEGERS, 8), **dict.fromkeys(BLOCKS, 4), "Q8_0": 1}
 """bytes of temporaries per value, by layout"""
 APART = ("Q4_K", "Q5_K")
-"""layouts that torch.compile does not fuse for several weights: it would write one kernel for each, and a copy"""
+"""layouts that are not fused for several weights: torch.compile would generate a kernel per weight and a copy"""
 _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 _TILE_ROWS, _TILE_BLOCKS, _ROWS_APART = 128, 4, 32
 _MANTISSA_BITS = 23
@@ -112,7 +112,7 @@ def several_inputs(
 def _dequantise_into(
     out: Tensor, weight: Tensor, scale: Tensor | None, whole_scale: Tensor | None, layout: str
 ) -> None:
-    """Dequantizes some rows into `out` (rows, values); `scale` has one value, or those of these rows."""
+    """Dequantizes rows into `out` (rows, values). `scale`: one value, or the scales of these rows."""
     if layout in BLOCKS:
         values, scale, offset = block_parts(weight, layout)
     else:
@@ -124,7 +124,7 @@ def _dequantise_into(
         elif layout == NVFP4:
             values = _e2m1(weight)
         elif weight.dtype.itemsize == 1 and weight.is_floating_point():
-            values = out.copy_(weight)  # torch.mul takes no float8; a copy in any wider dtype is exact
+            values = out.copy_(weight)  # torch.mul does not support float8; copying to a wider dtype is exact
         else:
             values = weight
         values = values.view(len(weight), 1 if scale is None else scale.shape[1], -1)
@@ -150,7 +150,7 @@ def _scale(rows: int, scale: Tensor | None, whole_scale: Tensor | None, layout: 
 
 
 def fused_kind(weight: Tensor, layout: str) -> str:
-    """Returns the name under which `Fused` tries its kernel for such weights."""
+    """Returns the name of the fused kernel for such weights in `Fused`."""
     return layout or str(weight.dtype)
 
 
@@ -178,7 +178,7 @@ def _in_one_pass(
 ) -> Tensor:
     """Computes `dequantise` without pieces, on the arguments of `fused_inputs`; returns (rows, groups, values).
 
-    The shape stays grouped, because the compiler would copy the values for another view.
+    The result stays in groups, because the compiler would copy the values for a view of another shape.
     """
     offset = None
     if layout in BLOCKS:
@@ -211,7 +211,7 @@ def _floats(stored: Tensor, dtype: torch.dtype) -> Tensor:
     if dtype not in (torch.float8_e4m3fn, torch.float8_e5m2) or stored.dtype != torch.uint8:
         return stored
     wide = stored.to(torch.int16)
-    if dtype == torch.float8_e5m2:  # the upper half of a float16
+    if dtype == torch.float8_e5m2:  # e5m2 is the upper half of a float16
         return (wide << 8).view(torch.float16).to(torch.float32)
     # float16 has one more exponent bit, and an exponent bias that is larger by 8.
     found = ((wide & 128) << 8 | (wide & 127) << 7).view(torch.float16).to(torch.float32) * 256
@@ -297,7 +297,7 @@ def unpacking_bytes(values: int, dtype: torch.dtype, layout: str = "") -> int:
 
 
 def scale_fits(weight: tuple[int, ...], scale: tuple[int, ...]) -> bool:
-    """Returns whether a scale of that shape can belong to a weight of that shape."""
+    """Returns whether the shapes of a weight and its scale fit together."""
     count = torch.Size(scale).numel()
     if count == 1:
         return True

@@ -1,6 +1,6 @@
 """Model files without weights: a safetensors header alone; loading draws random weights on the device.
 
-Measuring speed and memory does not need trained weights, so 28 GB need not be downloaded, written or read. Only
+Speed and memory can be measured without trained weights, which would be 28 GB to download, write and read. Only
 `wan_core.measure` writes such files, and no menu of models lists their suffix.
 """
 

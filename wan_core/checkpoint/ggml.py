@@ -76,7 +76,7 @@ def _halves(block: Tensor, at: int, count: int) -> Tensor:
     """Returns the float16 numbers from byte `at` of each block, (blocks, count)."""
     if not torch.compiler.is_compiling():
         return block[:, at : at + 2 * count].view(torch.float16)
-    # The compiler fuses a view as another dtype only if the element size is the same.
+    # The compiler fuses a view in another dtype only for equal element sizes.
     low, high = block[:, at : at + 2 * count].unflatten(1, (count, 2)).to(torch.int16).unbind(2)
     return (low | (high << 8)).view(torch.float16)
 

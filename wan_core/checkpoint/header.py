@@ -75,7 +75,8 @@ class CheckpointHeader:
 
 
 def read_header(path: Path) -> CheckpointHeader:
-    """Returns the checked header of a file; CheckpointError says what another file is, and what to do."""
+    """Returns the checked header of a file; raises CheckpointError, which says what a foreign file is, with a
+    remedy."""
     try:
         with open_regular(path) as file:
             return header_of(file, path)
@@ -84,7 +85,7 @@ def read_header(path: Path) -> CheckpointHeader:
 
 
 def header_of(file: BinaryIO, path: Path) -> CheckpointHeader:
-    """Returns the header of an open file at its beginning; `path` names it in errors."""
+    """Returns the header at the beginning of an open file; `path`: its name in errors."""
     size = os.fstat(file.fileno()).st_size
     start = file.read(32)
     raw = b""
@@ -122,7 +123,7 @@ class TensorPlace:
 
 @dataclass(frozen=True)
 class StatedHeader:
-    """A parsed header; its tensors fill `data_bytes` bytes without holes or overlaps."""
+    """A parsed header, whose tensors fill `data_bytes` bytes without holes or overlaps."""
 
     tensors: Mapping[str, TensorPlace]
     metadata: Mapping[str, str]
@@ -141,7 +142,8 @@ def framed_header(text: bytes) -> bytes:
 
 
 def parse_header(raw: bytes) -> StatedHeader:
-    """Parses the JSON of a safetensors header, of cache entries too; ValueError for an invalid one."""
+    """Parses the JSON of the safetensors header of a model file or cache entry. Raises ValueError for an invalid
+    header."""
     # Limited before parsing, because json.loads holds the GIL while it creates a value for each of these.
     if sum(map(raw.count, (b"{", b"[", b","))) > _MOST_SIGNS:
         raise ValueError("more of everything than any model has")

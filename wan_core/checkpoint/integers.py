@@ -33,7 +33,7 @@ class IntegerLayout:
     """The storage format of a row of integers."""
 
     bits: int
-    """bits per value: 8; 4, two values per byte, lower half first; for codes also 6 (`six_bits`)"""
+    """bits per value: 8, or 4 (two values per byte, lower half first); codes may have 6 (`six_bits`)"""
 
     group: int
     """values per rotation group"""
@@ -51,7 +51,7 @@ class IntegerLayout:
 
 
 def integer_layout(bits: int, group: int, *, coded: bool = False) -> str:
-    """Returns the name of a layout; `INTEGERS` need not have it."""
+    """Returns the name of a layout, which need not be a key of `INTEGERS`."""
     return f"W{bits}A8_CONVROT_{group}" if coded else f"INT{bits}_CONVROT_{group}"
 
 
@@ -109,7 +109,8 @@ def six_bits(packed: Tensor, width: int) -> Tensor:
 
 
 def rotated(values: Tensor, layout: str) -> Tensor:
-    """Returns values (..., in) float32 rotated, which also rotates them back; unchanged for other layouts."""
+    """Returns values (..., in) float32 multiplied by the rotation, which is its own inverse; unchanged for layouts
+    without rotation."""
     if layout not in INTEGERS:
         return values
     group = INTEGERS[layout].group

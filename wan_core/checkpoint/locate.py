@@ -1,4 +1,4 @@
-"""Finds each weight of a Wan file with its scales and storage format; refuses unsupported quantizations by name."""
+"""Finds the weights of a Wan file with their scales and storage formats; refusals name an unsupported quantization."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ _WHOLE_SCALE = ".weight_scale_2"
 _SCALES = (".scale_weight", ".weight_scale")
 _OF_CODES = {"scales": ".weight_s_rel", "row": ".weight_s_channel", "levels": ".weight_codebook"}
 _COMPANIONS = (".scale_input", ".input_scale", FORMAT_SUFFIX, _WHOLE_SCALE, *_SCALES, *_OF_CODES.values())
-"""suffixes of the tensors next to a quantized weight; input scales are for 8-bit matmuls of activations, not used
-here"""
+"""suffixes of the tensors next to a quantized weight; input scales, for 8-bit activations, are ignored"""
 _EXPONENTS = "F8_E8M0"
 _SCALED = (NVFP4, MXFP8, INT8, *INTEGERS)
 """layouts that need a scale"""
@@ -171,7 +170,7 @@ def _belongs(dtype: str, shape: tuple[int, ...], weight: StoredWeight) -> bool:
     if weight.dtype == MXFP8:
         return dtype in (_EXPONENTS, "U8") and _fills_tiles(shape, weight, MXFP8_BLOCK)
     if weight.code_scale_key:
-        return False  # it has all its scales already
+        return False  # all scales of the weight are already found
     if weight.dtype in INTEGERS and prod(shape) not in (1, weight.shape[0]):
         return False  # a rotation mixes the values of a row, so blocks of a row cannot have different scales
     return dtype in PLAIN and scale_fits(weight.shape, shape)

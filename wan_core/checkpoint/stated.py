@@ -79,7 +79,7 @@ def merged_words(texts: Sequence[str]) -> str:
 
 
 def _of_another(layer: str, header: CheckpointHeader, original: Mapping[str, str]) -> bool:
-    """Returns whether a layer belongs to another model in the file, such as a text encoder."""
+    """Returns whether a layer belongs to a second model in the file, such as a text encoder."""
     weight = f"{layer}.weight"
     return weight in header.tensors and weight not in original
 

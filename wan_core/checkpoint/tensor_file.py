@@ -34,7 +34,7 @@ _DTYPES = {
 ReadTogether = Callable[[Tensor, Callable[[Tensor, int], None]], None]
 """`(memory, read)`: fills `memory`, (n,) uint8 on the CPU, in a call that all ranks make together.
 
-`read(part, offset)` reads a part of these bytes from this rank's file. If it fails on one rank, the call raises that
+`read(part, offset)` reads bytes of this rank's file into `part`. If it fails on one rank, the call raises that
 CheckpointError on all."""
 
 
@@ -76,8 +76,8 @@ class FileBytes:
     def _read_alone(self, memory: Tensor, begin: int) -> None:
         data = memory.numpy().data
         try:
-            # Page faults of the new memory limit one thread, so a second one reads half. Windows has no preadv, and
-            # threads would share one file position.
+            # Page faults of the new memory limit a single thread, so a second thread reads half. Windows has no preadv,
+            # and threads would share one file position.
             if len(data) < _BY_TWO or not _AT_A_PLACE:
                 self._read(data, begin)
             else:
@@ -108,8 +108,8 @@ class FileBytes:
             done += count
 
     def pieces(self, begin: int, size: int, piece: int) -> Iterator[Tensor]:
-        """Yields `size` bytes from `begin` in tensors (n,) uint8 of at most `piece` bytes; the next one overwrites
-        it."""
+        """Yields `size` bytes from `begin` on, in tensors (n,) uint8 of at most `piece` bytes. Each tensor is
+        overwritten by the next."""
         if self._piece.numel() < min(size, piece):
             self._piece = torch.empty(min(size, piece), dtype=torch.uint8)
         memory = self._piece

@@ -43,7 +43,7 @@ class WanVariant:
     boundary: float | None = None
     """sigma between the experts; None without a pair"""
     expert: str | None = None
-    """high_noise or low_noise; None without a pair, or if the file name states none"""
+    """high_noise or low_noise; None for single models, or if the file name states no expert"""
     candidates: tuple[str, ...] = ()
     """other variants with the same keys and shapes"""
 
@@ -72,17 +72,17 @@ class WanVariant:
 
     @property
     def is_full_size(self) -> bool:
-        """Whether the model has the width of a released one; tests use smaller ones."""
+        """Whether the model has the width of a released model; tests use smaller models."""
         return self.shape.dim in SIZES
 
     @property
     def training_shift(self) -> float:
-        """The shift for discrete_flow_shift 0; experts are trained with their sampling shift."""
+        """The training shift for discrete_flow_shift 0; that of experts is the sampling shift."""
         return self._pair.shift if self._pair else self.latents.shift
 
     @property
     def pair_boundary(self) -> float | None:
-        """The sigma between the experts, also if the file may be one of a pair by its shapes."""
+        """The sigma between the experts; set for any file whose shapes fit an expert."""
         pair = self.family.pair if any(name.endswith(" noise") for name in self.candidates) else None
         return pair.boundary if pair else self.boundary
 
@@ -105,7 +105,7 @@ class WanVariant:
 def detect_variant(header: CheckpointHeader, *, override: str = "auto") -> WanVariant:
     """Returns the variant of a file. The file name or `override` decides between variants of equal keys and shapes.
 
-    CheckpointError for a file that is not a Wan diffusion model says what it is.
+    Raises CheckpointError for other files, which says what the file is.
     """
     names = canonical_names(header.tensors)
     _refuse_two_models(header, names)
@@ -149,7 +149,8 @@ def _refuse_two_models(header: CheckpointHeader, names: Mapping[str, str]) -> No
 
 
 def _one_of(found: WanVariant, same: tuple[Model, ...], path: Path, override: str) -> WanVariant:
-    """Returns `found` with name, expert and boundary of one of the models `same`, which have its keys and shapes."""
+    """Returns `found` with name, expert and boundary of one of the models `same`, which all have the keys and shapes of
+    the file."""
     choices = {name: (model, expert) for model in same for name, expert in names_of(model).items()}
     expert = expert_said(path)
     model = guess(same, file_words(path), expert)
@@ -165,7 +166,8 @@ def _one_of(found: WanVariant, same: tuple[Model, ...], path: Path, override: st
 
 
 def _unpublished(found: WanVariant, path: Path, clip: bool) -> WanVariant:
-    """Returns `found`, which has an unpublished size. A tiny demo model is an expert of a pair if its name says so."""
+    """Returns `found` with the name of its unpublished size. A tiny demo model is an expert if its file name states
+    that."""
     expert, pair = expert_said(path), found.family.pair
     if expert is None or clip or found.is_full_size or pair is None:
         return found
@@ -180,7 +182,7 @@ def _unpacked(header: CheckpointHeader, tensors: Mapping[str, TensorInfo]) -> di
         return {}
     try:
         stored = locate_weights(header).weights
-    except CheckpointError:  # raised again, with the variant, by the caller that loads the weights
+    except CheckpointError:  # the caller that loads the weights raises the error again, with the variant
         return {}
     return {name: replace(tensors[name], shape=stored[name].shape) for name in packed}
 
@@ -254,7 +256,8 @@ def _space_of(channels: int) -> LatentSpace:
 
 
 def _family_of(tensors: Mapping[str, TensorInfo], shape: WanShape, file_name: str, *, clip: bool) -> Family:
-    """Returns the family, from the tensors that mark it, else from the condition channels of the patch embedding."""
+    """Returns the family, by tensors that are unique to a family, else by the condition channels of the patch
+    embedding."""
     for family in reversed(FAMILIES):
         if any(name.startswith(family.marks) for name in tensors):
             return family
@@ -307,7 +310,7 @@ def _kin(variant: WanVariant) -> str:
 
 
 def _as_expert(variant: WanVariant, expert: str, file_name: str) -> str:
-    """Returns the variant name for that expert: the name of `variant`, else one of its candidates."""
+    """Returns the variant name of `expert`, from the name and candidates of `variant`."""
     ending = expert.replace("_", " ")
     names = [name for name in (variant.name, *variant.candidates) if name.endswith(ending)]
     own = [name for name in names if name.startswith(variant.name)]

@@ -38,15 +38,15 @@ class StoredWeight:
     dtype: str
     """safetensors or GGUF dtype name, or the layout"""
     shape: tuple[int, ...]
-    """of the dequantized weight"""
+    """shape of the dequantized weight"""
     scale_key: str = ""
-    """tensor of scales; "" without one"""
+    """name of the tensor of scales; "" without scales"""
     scales: int = 0
     """number of float32 scales; 0 for nvfp4 and mxfp8"""
     whole_scale_key: str = ""
-    """tensor of the factor of all scales (nvfp4), or of the levels of codes; "" without one"""
+    """name of the tensor with the factor of all scales (nvfp4) or the levels of codes; "" for other layouts"""
     code_scale_key: str = ""
-    """tensor of the scales of codes; "" for other layouts"""
+    """name of the tensor with the scales of codes; "" for other layouts"""
     gguf: bool = False
     files: Mapping[str, Path] = field(default_factory=dict[str, Path], repr=False, compare=False)
     """tensor -> its file, for sharded models: scales may be in another shard"""
@@ -66,7 +66,7 @@ class StoredWeight:
 
     @property
     def layout(self) -> str:
-        """The argument `layout` of `dequantise`; "" for one value per element without rotation."""
+        """The argument `layout` of `dequantise`; "" for unrotated weights of one value per element."""
         if self.dtype in _OF_BLOCKS or self.dtype in INTEGERS:
             return self.dtype
         known = self.gguf and self.dtype in BLOCKS and len(self.shape) == 2
@@ -80,7 +80,7 @@ class StoredWeight:
 
     @property
     def product_dtype(self) -> torch.dtype | None:
-        """The dtype of 8-bit products with this weight; None if it has no such values."""
+        """The dtype of 8-bit products with this weight; None if the weight is not stored in 8 bits."""
         if self.gguf or not value_to_a_byte(self.layout):
             return None
         dtypes = {"F8_E4M3": torch.float8_e4m3fn, INT8: torch.int8}
@@ -124,7 +124,7 @@ class StoredWeight:
 
 
 class WeightReader:
-    """Reads weights one at a time; files stay open until exit. For one thread."""
+    """Reads weights one at a time. A context manager that keeps files open; not thread-safe."""
 
     def __init__(self, together: ReadTogether | None = None) -> None:
         """`together`: all ranks read the same weights in the same order, and each reads a part from its file."""

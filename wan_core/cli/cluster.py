@@ -1,6 +1,6 @@
 """`wan_core export-cluster`: files that start a run on a cluster: Slurm's sbatch, Kubernetes' PyTorchJob and TrainJob.
 
-Each starts torchrun on every node with the same run directory, on storage that all nodes see. Nothing is submitted.
+Each file starts torchrun on every node, with one run directory on shared storage. Nothing is submitted.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Cluster:
     """folder of this pack, as the nodes see it"""
     nodes: int
     gpus: int
-    """GPUs per node; each has one process"""
+    """GPUs per node, with one process per GPU"""
     time: str
     """time limit in Slurm's format, [days-]hours:minutes:seconds"""
     python: str
@@ -94,9 +94,9 @@ class Cluster:
 
 
 def sbatch_of(cluster: Cluster) -> str:
-    """Returns a batch script with one torchrun per node; it queues a run again that the time limit has stopped."""
+    """Returns a batch script with one torchrun per node. The script requeues a run that the time limit stopped."""
     exports = [f"export {name}={shlex.quote(value)}" for name, value in cluster.environment.items()]
-    # torchrun would end at once on the signal, so it ignores it; the ranks receive it, and save.
+    # The signal would end torchrun at once, so torchrun ignores it; the ranks handle it and save.
     node = [
         "set -e",
         "trap '' USR1",

@@ -63,7 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        # Like any other bad input: JSON and exit code 5.
+        # argparse's errors are reported like other bad input: as JSON, with exit code 5.
         raise ConfigError(f"{message}. {' '.join(self.format_usage().split())}")
 
 
@@ -145,7 +145,7 @@ def let_segments_grow(
     memory less.
 
     Only on Linux with a CUDA build of torch (`torch`: its version), because other builds print a warning. Not under
-    WSL2 (`kernel`: the kernel's release), where torch fails with them, or with "CUDA driver error".
+    WSL2 (`kernel`: the kernel's release), where they make torch fail, for example with "CUDA driver error".
     """
     built_for = torch.partition("+")[2]
     has_them = system == "linux" and "microsoft" not in kernel.lower()

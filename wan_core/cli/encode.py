@@ -66,7 +66,8 @@ def _encode(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
 
 
 def _control() -> Control:
-    """Returns the control of this process: signals; or stdin, which closes when the ComfyUI that started it ends."""
+    """Returns the control of this process: by signals, or by stdin if a ComfyUI started the process and closes stdin at
+    its end."""
     from ..cache import SHARE
 
     if SHARE not in os.environ:
@@ -77,8 +78,8 @@ def _control() -> Control:
 
 
 def encoding_graph(graph: Any) -> Graph:
-    """Returns the caching nodes of a graph and their inputs, each with an output node, which ComfyUI needs to run
-    it."""
+    """Returns the caching nodes of a graph and their inputs. Each caching node gets an output node, without which
+    ComfyUI would not run it."""
     known = cast("dict[str, Any]", graph) if isinstance(graph, dict) else {}
     nodes: Graph = {name: node for name, node in known.items() if isinstance(node, dict) and "class_type" in node}
     caching = [name for name, node in nodes.items() if str(node["class_type"]).removeprefix("WanTrainer_") == _NODE]
@@ -101,7 +102,7 @@ def _rank_environment(outside: Mapping[str, str]) -> dict[str, str]:
     from ..cache import ENCODING
 
     found = dict(outside)
-    found.pop("PYTHONSAFEPATH", None)  # set by launch.py; main.py imports modules of its own folder
+    found.pop("PYTHONSAFEPATH", None)  # launch.py sets it, but ComfyUI's main.py imports from its own folder
     if "LOCAL_RANK" in outside:
         number = int(outside["LOCAL_RANK"])
         cards = [card for card in outside.get(_CARDS, "").split(",") if card]
@@ -112,13 +113,14 @@ def _rank_environment(outside: Mapping[str, str]) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _comfyui(tree: Path, words: Sequence[str], environment: Mapping[str, str]) -> Iterator[_ComfyUI]:
-    """Runs a ComfyUI on a free port of this machine; it ends with the context, or with this process."""
+    """Runs a ComfyUI server on a free port of this machine until the context or this process ends."""
     with socket.socket() as free, tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
         free.bind(("127.0.0.1", 0))
         port = int(free.getsockname()[1])
         free.close()
         command = [sys.executable, str(tree / "main.py"), *words, "--listen", "127.0.0.1", "--port", str(port)]
-        # A folder and a database of its own: at start ComfyUI empties its temporary folder, also another server's.
+        # A separate folder and database, because ComfyUI empties its temporary folder at start, also if another server
+        # uses it.
         command += ["--temp-directory", temporary, "--database-url", "sqlite:///:memory:", "--disable-auto-launch"]
         with subprocess.Popen(
             command,
@@ -140,7 +142,7 @@ class _ComfyUI:
         self._process, self._url = process, f"http://127.0.0.1:{port}"
 
     def run(self, graph: Graph, control: Control) -> list[str]:
-        """Runs a graph; returns the reports of its caching nodes. WanTrainerError says why a node refused."""
+        """Runs a graph; returns the reports of its caching nodes. Raises WanTrainerError with the refusal of a node."""
         deadline = time.monotonic() + _START_S
         while self._ask("/queue", control) is None:
             if time.monotonic() > deadline:
@@ -159,7 +161,7 @@ class _ComfyUI:
         return ["".join(entry["outputs"][name].get("text", ())) for name in shown]
 
     def _ask(self, path: str, control: Control, body: Any = None) -> dict[str, Any] | None:
-        """Returns an answer; None while ComfyUI does not listen."""
+        """Returns the answer to a request; None while ComfyUI does not listen yet."""
         if reason := control.stop_reason():
             raise Stopped(f"Stopped by {reason}; entries that are written stay.")
         if (code := self._process.poll()) is not None:

@@ -1,4 +1,4 @@
-"""`wan_core new | import`: makes a run without the canvas; makes a graph from another trainer's settings."""
+"""`wan_core new | import`: create a run without the canvas, or a graph from another trainer's settings."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def add_import_command(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def _print_account(account: Mapping[str, list[str]]) -> None:
-    """Prints the account of another trainer's settings."""
+    """Prints which of another trainer's settings were imported, changed or dropped."""
     for title, sentences in account.items():
         print(f"{title}:", *(f"  {plain(sentence)}" for sentence in sentences), sep="\n", file=sys.stderr)
 

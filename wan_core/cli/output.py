@@ -26,7 +26,8 @@ Command = Callable[[argparse.Namespace, Emit, BinaryIO], int]
 
 
 def private_stdout() -> BinaryIO:
-    """Returns a copy of fd 1 for JSON; fd 1 itself becomes stderr, so that libraries cannot print into it."""
+    """Returns a copy of stdout for JSON, and redirects file descriptor 1 to stderr, so that output of libraries cannot
+    mix with the JSON."""
     sys.stdout.flush()
     private = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
@@ -95,7 +96,7 @@ def quieten_libraries() -> None:
 
 
 def roots_of(options: argparse.Namespace) -> Roots:
-    """Returns the roots: from --roots, else from roots.json next to the run (`new` writes it), else the usual
+    """Returns the roots from --roots, else from the roots.json that `new` writes next to the run, else the usual
     folders."""
     if options.roots:
         return Roots.read(options.roots)

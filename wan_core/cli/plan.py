@@ -96,7 +96,7 @@ def _report(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _runs_beside(model: Path) -> tuple[str, ...]:
-    """Returns the runs folder of the ComfyUI that the model file is in; () for other places."""
+    """Returns the runs folder of the ComfyUI that contains the model file; () if there is none."""
     found = (parent.parent / "output" / "wan_trainer" for parent in model.parents if parent.name == "models")
     return tuple(str(folder) for folder in found if folder.is_dir())[:1]
 

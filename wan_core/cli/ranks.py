@@ -30,16 +30,16 @@ from ..train import MEETING
 from ..words import sentences_back, shortened
 
 _LOST_S = 30.0
-"""seconds after a rank fails until the others, which may notice it themselves, are killed"""
+"""seconds from the failure of a rank until the controller kills the others"""
 
 
 class _Ending(NamedTuple):
     rank: int
     code: int
     failed: dict[str, Any]
-    """its error event; {} without one"""
+    """the rank's error event; {} without one"""
     silent: bool = False
-    """True if the controller killed the rank because it still ran after another one had failed"""
+    """True if the controller killed the rank after the failure of another one"""
 
 
 def start_ranks(directory: Path, ranks: int, options: argparse.Namespace, out: BinaryIO) -> int:
@@ -63,7 +63,8 @@ def start_ranks(directory: Path, ranks: int, options: argparse.Namespace, out: B
     with tempfile.TemporaryDirectory(prefix="wan_ranks", ignore_cleanup_errors=True) as meeting:
         crew = _Ranks(command, ranks, meeting, out, decodes=options.controlled)
         try:
-            # Rank 0 is controlled through its stdin: a signal becomes a command, and the end of this process closes it.
+            # Rank 0 is controlled through its stdin: a signal becomes a command, and stdin closes when this process
+            # ends.
             stop_on_signals(crew.stop)
             if options.controlled:
                 threading.Thread(target=crew.forward, args=(os.dup(0),), daemon=True, name="commands").start()
@@ -111,7 +112,7 @@ class _Ranks:
         self._said.put((rank, None))
 
     def follow(self) -> list[_Ending]:
-        """Forwards rank 0's events until every rank has ended; after a failure the others are killed."""
+        """Forwards rank 0's events until every rank has ended. Kills the other ranks after a failure."""
         failed: dict[int, dict[str, Any]] = {}
         endings: list[_Ending] = []
         silent: list[int] = []
@@ -144,7 +145,7 @@ class _Ranks:
         self._close()
 
     def stop(self, reason: str) -> bool:
-        """Requests rank 0 to stop; False for a second request, which ends at once."""
+        """Asks rank 0 to stop; returns False for a second request, which ends the ranks at once."""
         if self._stop_requested:
             return False
         self._stop_requested = True
@@ -171,7 +172,7 @@ class _Ranks:
         return self._processes[0].stdin
 
     def end(self) -> list[int]:
-        """Kills all running ranks and returns them; committed saves stay."""
+        """Kills all running ranks and returns them. Committed saves are complete on disk."""
         # Ranks ignore other signals.
         running = [rank for rank, process in enumerate(self._processes) if process.poll() is None]
         for rank in running:
@@ -182,7 +183,7 @@ class _Ranks:
 
 
 def _said(line: bytes, name: str) -> dict[str, Any]:
-    """Returns the event of `line` if it has that name, else {}."""
+    """Returns the event of `line` if its name is `name`, else {}."""
     if f'"{name}"'.encode() not in line:
         return {}
     try:
@@ -193,7 +194,7 @@ def _said(line: bytes, name: str) -> dict[str, Any]:
 
 
 def _exit_code(endings: list[_Ending], directory: Path, out: BinaryIO) -> int:
-    """Returns rank 0's exit code, or after a failure that of the rank that caused it; emits and saves the reason."""
+    """Returns rank 0's exit code, or that of the rank that failed first; emits and saves the reason of a failure."""
     bad = [ending for ending in endings if ending.code not in (ExitCode.DONE, ExitCode.STOPPED)]
     if not bad:
         return next(ending.code for ending in endings if ending.rank == 0)

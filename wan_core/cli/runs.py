@@ -211,8 +211,8 @@ def _drop_event(_event: Event) -> None:
 
 def _return_freed_memory() -> None:
     """Makes glibc return freed memory to the system: blocks from 1 MiB on, and all but 64 MiB of smaller ones."""
-    # By default glibc keeps them: a CPU step held 2.6 times the memory in use, which no plan could predict. The cost is
-    # page faults: 1.4 times the time of a CPU step of 1,280 tokens, none on a GPU (ADR 4).
+    # By default glibc keeps freed blocks: a CPU step held 2.6 times the memory in use, which no plan could predict. The
+    # cost is page faults: 1.4 times the time of a CPU step of 1,280 tokens, none on a GPU (ADR 4).
     if sys.platform != "linux":
         return
     import ctypes

@@ -1,4 +1,4 @@
-"""`wan_core send`: sends what a run's webhook and mirror have not received yet."""
+"""`wan_core send`: sends the waiting messages and files of a run's webhook and mirror."""
 
 from __future__ import annotations
 
@@ -46,10 +46,9 @@ def _send(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
 
 
 def settings_file(directory: Path, named: Path | None) -> Path:
-    """Returns the file of destinations: --trackers, or that of the ComfyUI around this pack, for its own runs.
-
-    ConfigError for a run outside that ComfyUI, because a foreign run folder may have unsent data too.
-    """
+    """Returns the file of destinations: --trackers, or the file of the ComfyUI that contains this pack. Raises
+    ConfigError without --trackers for a run outside of that ComfyUI, because a foreign run folder could have
+    messages."""
     if (directory.parent / "run.json").exists():
         raise ConfigError(f"{directory.parent.name} is a run itself, so nothing in it is sent. Move the run out of it.")
     usual = _OWN_COMFYUI / "user" / "wan_trainer" / "trackers.json"

@@ -41,7 +41,10 @@ def with_settings(config: RunConfig, asked: Sequence[str]) -> RunConfig:
     changed = type(config).from_dict(data)
     placement = changed.model.placement
     before = config.model.placement
-    if (placement.mode, placement.context_parallel) != (before.mode, before.context_parallel):  # not chosen by `auto`
+    if (placement.mode, placement.context_parallel) != (
+        before.mode,
+        before.context_parallel,
+    ):  # the placement is now the user's, no longer one that `auto` chose
         changed = replace(changed, model=changed.model.with_placement(replace(placement, chosen="")))
     changed.lora.check_grammar()
     changed.train.check_grammar()
@@ -105,7 +108,7 @@ def change_run(
 
 
 def _place(data: dict[str, Any], name: str) -> tuple[dict[str, Any], str]:
-    """Returns the table of `data` that contains the setting, and its key there."""
+    """Returns the table of `data` that contains the setting, and the key in that table."""
     *path, key = name.split(".")
     tables = [data]
     for part in path:
@@ -120,7 +123,7 @@ def _place(data: dict[str, Any], name: str) -> tuple[dict[str, Any], str]:
 
 
 def _value(text: str, before: Any) -> Any:
-    """Parses a value as JSON or as Python writes it, by the type of `before`."""
+    """Parses a value in JSON or Python syntax, by the type of `before`."""
     if isinstance(before, str):
         return text
     if isinstance(before, list):

@@ -31,8 +31,9 @@ def ranks_here(placement: PlacementConfig) -> int:
 def settle_ranks(directory: Path, roots: Roots, asked: Sequence[str], group: Group) -> None:
     """Adapts a run to torchrun's processes and applies `--set`; called on every rank.
 
-    The first rank of each machine writes run.json, since machines may have folders of their own; a refusal of one stops
-    all. ConfigError if saved steps would belong to another job, or if machines would divide the clips differently.
+    The first rank of each machine writes run.json, since machines may have folders of their own; a refusal on one rank
+    ends all ranks. ConfigError if saved steps would belong to another job, or if machines would divide the clips
+    differently.
     """
     from ..job import read_run
 
@@ -59,7 +60,7 @@ def settle_ranks(directory: Path, roots: Roots, asked: Sequence[str], group: Gro
 
 
 def _placement(directory: Path, world: int) -> PlacementConfig | None:
-    """Returns the placement for `world` ranks; None if run.json has it already."""
+    """Returns the placement for `world` ranks; None if the placement in run.json fits."""
     from ..job import read_run
 
     known = read_run(directory).model.placement

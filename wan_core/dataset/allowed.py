@@ -57,7 +57,7 @@ def allowed_folder(reference: str, *, input_root: Path, extra_roots: list[Path])
 
 
 def allowed_file(reference: str, *, input_root: Path, extra_roots: list[Path]) -> Path:
-    """Returns the real path of a file or folder that `open_source` reads; otherwise as `allowed_folder`."""
+    """Returns the real path of a file or folder for `open_source`; rules and `reference` as in `allowed_folder`."""
     text = reference.strip().strip("\"'").strip()
     if not text or not _can_be_path(text):
         raise DatasetError("No file is chosen. Put a list (.jsonl, .csv ...) below input/, or type its path.")
@@ -151,7 +151,7 @@ class PlaceError(ValueError):
 
 
 def _spelled_place(text: str, folder: Path) -> Path:
-    """Returns the path of `text`, relative to `folder`; PlaceError if it is not a path. Opens nothing."""
+    """Returns `text` as a path relative to `folder`; raises PlaceError for invalid text. Opens nothing."""
     try:
         broken = not text or b"\0" in os.fsencode(text)
     except UnicodeEncodeError:
@@ -212,5 +212,5 @@ class Places:
 
 
 def leads_outside(path: Path, allowed: Sequence[Path]) -> bool:
-    """True for a link whose target is neither below its own folder nor below `allowed`."""
+    """Returns whether `path` is a link to a target outside of its own folder and of `allowed`."""
     return os.path.islink(path) and not lies_under(path, (path.parent, *allowed))

@@ -56,9 +56,9 @@ def assign_bucket(
     """Returns the bucket of a source; sizes in pixels.
 
     Without `enable_bucket` it is width x height. With it, both sides are multiples of `multiple`, and the area is at
-    most `width * height`: width x height itself if that crops at most 5 %, otherwise the size with the lowest loss. The
-    loss is twice the log of the crop plus the log of the unused area, since a crop loses content, and a smaller area
-    detail.
+    most `width * height`: width x height itself if that crops at most 5 %, otherwise the size with the lowest cost. The
+    cost is twice the log of the cropped share plus the log of the unused area: a crop loses content, a smaller area
+    loses detail.
     """
     crop = abs(math.log(source_width / source_height * height / width))
     if not enable_bucket or crop <= _NEAR_ENOUGH:

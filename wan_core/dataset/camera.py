@@ -102,7 +102,7 @@ def camera_path(poses: Poses, sample: Sample, fps: float) -> Tensor:
     """Returns the camera path (F, 18) float32 of a sample.
 
     A row has width, height, fx, fy, cx, cy in the sample's pixels, then the 3x4 matrix from this frame's camera to the
-    first frame's. A frame has the pose of the file's frame at its time; crop, resize and mirroring are applied. `fps`:
+    first frame's. Each frame takes the pose at its time in the file; crop, resize and mirroring are applied. `fps`:
     frame rate of the dataset.
     """
     info, bucket, cut = sample.info, sample.bucket, sample.cut
@@ -150,13 +150,13 @@ def rays_of_packed(packed: Tensor) -> Tensor:
     rays = torch.empty(6, 4, (len(path) + 3) // 4, height, width)
     lens, towards = path[0, :0], torch.empty(0)
     for frame, row in enumerate(path):
-        if not torch.equal(row[2:6], lens):  # most cameras keep their lens
+        if not torch.equal(row[2:6], lens):  # most files have one lens for all frames
             lens = row[2:6]
             towards = _towards(lens, width, height)
         pose = row[6:].view(3, 4)
         moment = torch.linalg.cross(pose[:, 3:].expand(3, 3), pose[:, :3], dim=0)
         ray = (torch.cat([moment, pose[:, :3]]) @ towards).view(6, height, width)
-        if frame == 0:  # repeated four times, since it alone is the first latent frame
+        if frame == 0:  # frame 0 is repeated four times, because the first latent frame has one pixel frame
             rays[:, :, 0] = ray[:, None]
         else:
             rays[:, (frame + 3) % 4, (frame + 3) // 4] = ray

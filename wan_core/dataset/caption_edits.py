@@ -72,7 +72,7 @@ class Written:
     """The result of one change."""
 
     change: int
-    """number for `undo`; 0 if nothing changed"""
+    """number of the change, for `undo`; 0 if no file changed"""
     clips: int
     """clips whose caption changed"""
     refused: tuple[str, ...] = ()
@@ -170,7 +170,7 @@ class CaptionEdits:
             return Written(change=self._keep(done) if done else 0, clips=clips, refused=tuple(refused))
 
     def undo(self, change: int) -> Written:
-        """Restore the files of a change that still hold what it wrote. DatasetError for an unknown change."""
+        """Restores the files of a change, except those edited since. Raises DatasetError for an unknown change."""
         with self._turn:
             files = self._changes.get(change)
             if files is None:

@@ -1,5 +1,5 @@
-"""Reads and writes caption files. A new caption keeps byte order mark, last line break and other keys of a JSON
-object."""
+"""Reads and writes caption files. Writing a caption keeps the byte order mark, the last line break, and the other keys
+of a JSON object."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from .allowed import OUTSIDE
 from .captions import CAPTION_KEYS, MAX_CAPTION_BYTES, bytes_in, caption_in, caption_key, decoded, one_line
 
 CAPTION_SUFFIXES = (".txt", ".caption", ".json")
-"""suffixes of files that are written; others are refused"""
+"""suffixes of caption files that may be written"""
 
 
 def with_caption(path: Path, data: bytes | None, caption: str) -> bytes:
     """Returns the bytes `data` of the caption file `path` with another caption.
 
-    Content that is not UTF-8 or JSON is replaced. DatasetError if reading the result would not give `caption`.
+    Content that is not UTF-8 or JSON is replaced. Raises DatasetError if the result would not read as `caption`.
     """
     caption, is_json = one_line(caption), path.suffix.lower() == ".json"
     old = data or b""

@@ -27,7 +27,7 @@ def in_one_form(name: str) -> str:
 
 
 class CaptionNames:
-    """Finds the captions of one dataset; each folder is listed once."""
+    """Finds the caption files of one dataset. Lists each folder once."""
 
     def __init__(self, ending: str, allowed: Sequence[Path] = ()) -> None:
         """Messages mention folders below `allowed` only."""
@@ -82,7 +82,7 @@ def _compared(name: str) -> str:
 
 
 def _names_of(folder: Path) -> dict[str, list[str]]:
-    """Returns the file names of a folder by their compared form."""
+    """Returns normalised name -> file names, of a folder."""
     found: dict[str, list[str]] = {}
     try:
         names = sorted(os.listdir(folder))

@@ -1,8 +1,8 @@
 """Captions: UTF-8 text or JSON, with trigger words, tag orders and estimated token counts.
 
-Runs of white space become one space, as in Wan's own prompt cleaning. Shuffled tag orders depend on the caption alone,
-so their text encodings are cache hits on every machine; a larger count keeps the first orders. A scan does not load the
-text encoder with its tokenizer, so it estimates the number of tokens; encoding counts them.
+Runs of white space become one space, as in Wan's own prompt cleaning. Shuffled tag orders depend on the caption only,
+so their text encodings are cache hits on every machine. A larger number of orders keeps the first ones. A scan does not
+load the text encoder with its tokenizer, so it estimates the number of tokens; encoding counts them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .allowed import leads_outside
 
 
 class NotUtf8Error(ValueError):
-    """Says why bytes are not text, such as "is not saved as UTF-8 (byte 0xdf at offset 4)"."""
+    """The reason why bytes are not text, such as "is not saved as UTF-8 (byte 0xdf at offset 4)"."""
 
 
 def decoded(data: bytes, start: int = 0) -> str:
@@ -165,7 +165,7 @@ def tag_orders(caption: str, count: int, keep_tokens: int = 0) -> tuple[str, ...
         return (caption,)
     possible = math.factorial(min(len(mixed), 10))
     orders: dict[str, None] = {}
-    # Random orders repeat; this many draws find all orders of two or three tags.
+    # Random orders repeat; this number of draws finds all orders of two or three tags.
     for number in range(16 * count + 64):
         if len(orders) == min(count, possible):
             break

@@ -32,7 +32,7 @@ NOTHING_TO_PREDICT = (
 """advice for a dataset that is `given_whole`"""
 
 _MID_GREY = 0.5
-"""0 in the VAE's [-1, 1]; official Wan fills frames that are not given with it"""
+"""0 in the VAE's range [-1, 1]; fills frames that are not given, as in official Wan"""
 
 
 def given_mask(num_frames: int, frames: Sequence[int]) -> Tensor:
@@ -95,7 +95,7 @@ def condition_misfits(tensors: Mapping[str, Tensor], latent_shape: Sequence[int]
         channels, frames, height, width = latent_shape
         sides = {"c": channels, "F": frames, "h": height, "w": width, "H": 8 * height, "W": 8 * width}
         sides |= {"y": height // 2, "x": width // 2, "P": frames, "T": 4 * frames - 3, "S": FACE_SIDE}
-        sides["F"] += "pose" in tensors  # Animate has its reference image as a frame in front
+        sides["F"] += "pose" in tensors  # Animate's latent has the reference image as an extra first frame
     for name, tensor in tensors.items():
         shape, axes = tuple(tensor.shape), _AXES[name]
         if name == "camera" and len(shape) == 3:
@@ -148,7 +148,7 @@ def mask_of(pixels: Tensor) -> Tensor:
 def vace_tensor(control: Tensor, mask: Tensor | None, encode: Encode) -> Tensor:
     """Returns (2C + 64, F', h, w): latent of the inactive part, latent of the reactive part, mask.
 
-    White areas of the mask are reactive: they are generated. Without a mask, everything is. In each latent, the other
+    White areas of the mask are reactive, that is generated; without a mask, all areas are. In each latent, the other
     part is mid grey. The mask is binarised at 0.5, as in VACE's training.
     """
     white = torch.ones_like(control[..., 0]) if mask is None else (mask > 0.5).float()
@@ -177,8 +177,8 @@ def control_channels(control: Tensor, start: Tensor | None, encode: Encode, *, w
 def start_channels(pixels: Tensor, encode: Encode, *, with_mask: bool) -> Tensor:
     """Returns `Conditioning.channels` of Fun-Control-Camera: four mask channels, then the latent of frame 0.
 
-    `with_mask`: Wan 2.2 has the mask, 2.1 has not. Other latent frames are zero. A single frame is not given, since it
-    would be the complete target.
+    `with_mask`: Wan 2.2 has the mask, 2.1 has not. Other latent frames are zero. A still has zero channels, because its
+    frame 0 is the complete target.
     """
     first = encode(pixels[:1])
     given = first.new_zeros(first.shape[0] + 4, (len(pixels) + 3) // 4, *first.shape[2:])

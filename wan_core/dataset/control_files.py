@@ -29,7 +29,8 @@ from .sample import Companion, Sample
 
 COMPANION_KINDS = ("control", "mask")
 LONGEST_REFERENCE = 848
-"""pixels of the longer side of Bernini-R's references, the default of BerniniConditioning; smaller ones stay"""
+"""largest longer side of Bernini-R's reference images in pixels, as BerniniConditioning's default; smaller images keep
+their size"""
 _REFERENCE_GRID = 16
 
 _Listing = Callable[[Path], dict[str, str]]
@@ -54,7 +55,7 @@ def with_companions(files: Sequence[MediaFile], wanted: Collection[str]) -> list
 
 
 def roles_beside(folder: Path, wanted: Collection[str]) -> tuple[str, ...]:
-    """Returns the `wanted` companions of the clip directly in `folder` that has the most; reads names alone."""
+    """Returns the `wanted` companions of the clip in `folder` that has most of them; reads file names only."""
     files = [MediaFile(path=folder / name) for name in media_names(folder)]
     found = (tuple(role for role, _ in file.context) for file in with_companions(files, wanted))
     return max(found, key=len, default=())
@@ -91,7 +92,7 @@ def _goes_with_another(path: Path, wanted: Collection[str], beside: _Listing) ->
 def _media_by_stem(folder: Path) -> dict[str, str]:
     """Returns stem -> file name of the clips and stills in a folder; the first name wins."""
     try:
-        # Reversed: later names overwrite earlier ones in the dict below, so the first one by name is kept.
+        # Reversed, so that in the dict below the first file by name overwrites the later ones.
         names = sorted(os.listdir(folder), reverse=True)
     except OSError:
         return {}
@@ -186,7 +187,8 @@ def _check_shape(said: str, info: ClipInfo, own: ClipInfo, config: DatasetConfig
 
 
 def _check_length(said: str, info: ClipInfo, samples: list[Sample], config: DatasetConfig, *, complete: bool) -> None:
-    """Refuses a companion that lacks a frame of a sample; if not `complete`, one that lacks a sample's first frame."""
+    """Refuses a companion that lacks frames of a sample. `complete` False: only the first frame of each sample is
+    needed."""
     rate = samples[0].cut.fps or config.fps
     lengths = [sample.bucket.num_frames - sample.cut.held if complete else 1 for sample in samples]
     needed = max(round(one.cut.start_s * rate) + length for one, length in zip(samples, lengths, strict=True))

@@ -46,7 +46,7 @@ def _own_size(info: ClipInfo, num_frames: int, config: DatasetConfig) -> Bucket 
 def find_framings(info: ClipInfo, bucket: Bucket, config: DatasetConfig, seed: str) -> list[Framing]:
     """Returns one crop, or up to `config.variants` random crops that take turns.
 
-    A random crop moves along the cropped axis only; a source with the bucket's aspect ratio has one crop.
+    Random crops differ along the cropped axis; a source with the bucket's aspect ratio has a single crop.
     """
     if config.crop == "none":
         return [Framing(native=info.width * info.height <= config.width * config.height)]
@@ -61,7 +61,7 @@ def find_framings(info: ClipInfo, bucket: Bucket, config: DatasetConfig, seed: s
 
 
 MAX_PIECES = 10_000
-"""most windows of one file; a damaged timestamp may jump by hours"""
+"""largest number of windows of a file, because a damaged timestamp may jump by hours"""
 _CUT_GUARD_S = 0.0025
 """a window ends at least this many seconds before a cut, because containers round timestamps (Matroska: to 1 ms)"""
 

@@ -45,7 +45,7 @@ def epoch_rows(samples: Sequence[Sample]) -> list[BucketRow]:
         groups.setdefault(sample.bucket, []).append(sample)
     rows: list[BucketRow] = []
     for bucket, members in sorted(groups.items(), key=lambda group: (-len(group[1]), group[0])):
-        # Of samples that take turns, one is trained per epoch.
+        # One of the samples that take turns is trained per epoch.
         seen = math.fsum(sample.repeats * sample.weight for sample in members if sample.turn == 0)
         # Minus 1e-9, because a rounding error of the weights must not add a batch.
         rows.append(_row(bucket, members, tuple(math.ceil(seen / size - 1e-9) for size in BATCH_SIZES)))
@@ -90,7 +90,7 @@ class CacheSize:
     conditions: int
     masks: int
     captions: int
-    """number of different captions; a text entry has `token_bytes` per token, which only the text encoder can count"""
+    """number of different captions. A text entry has `token_bytes` per token; only the text encoder can count tokens"""
     megapixels: float
     """megapixels that the VAE encodes"""
     token_bytes: int = _TOKEN_BYTES
@@ -136,7 +136,7 @@ _DIFFERENT = 1.2
 
 
 def off_speed(samples: Sequence[Sample], fps: float) -> tuple[list[Sample], list[Sample]]:
-    """Returns one sample of each clip whose frame rate is at least 1.2 times the model's, and of each below 1 / 1.2."""
+    """Returns one sample of each clip whose frame rate differs from the model's by a factor of 1.2 or more."""
     clips = [sample for sample in _moving(samples) if sample.kind == "clip" and not sample.cut.fps]
     fast = [sample for sample in clips if sample.info.fps >= fps * _DIFFERENT]
     slow = [sample for sample in clips if 0 < sample.info.fps <= fps / _DIFFERENT]

@@ -30,7 +30,7 @@ def dataset_facts(review: DatasetReview) -> dict[str, Any]:
     dataset, size = review.dataset, review.size
     files = [sample for part in dataset.parts for sample in one_per_file(part.samples)]
     clips = sum(sample.kind == "clip" for sample in files)
-    # Files that only lack a caption come first, since the card can write it.
+    # Files that only lack a caption come first, because the card can write captions.
     rejected = sorted((r for part in dataset.parts for r in part.rejected), key=lambda r: r.wants_caption is None)
     numbers = {file.path: number for number, file in enumerate(scanned_files(dataset))}
     return {

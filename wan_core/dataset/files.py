@@ -48,17 +48,17 @@ class MediaFile:
     weight: float = 1.0
     """multiplies the dataset's weight"""
     control: Path | None = None
-    """control video of VACE and Fun-Control models; None: searched if needed"""
+    """control video of VACE and Fun-Control models; None: found by name if needed"""
     mask: Path | None = None
-    """mask video or picture; None: searched if masks are used"""
+    """mask video or picture; None: found by name if masks are used"""
     camera: Path | None = None
-    """camera poses of Fun-Control-Camera models; None: searched if needed"""
+    """camera poses of Fun-Control-Camera models; None: found by name if needed"""
     context: tuple[tuple[str, Path], ...] = ()
-    """(role, file) of its companions by ROLES, if the model reads them"""
+    """(role, file) of the companions with ROLES, if the model reads them"""
     name: str = ""
     """for messages; empty: the file name"""
     more_captions: tuple[str, ...] = ()
-    """captions that take turns with `caption`: each epoch trains one"""
+    """captions that take turns with `caption`, one per epoch"""
 
     @property
     def shown_name(self) -> str:
@@ -75,7 +75,7 @@ class Rejected:
     frames: int = 0
     """frames of a clip that is too short"""
     wants_caption: Path | None = None
-    """the media file, if it only lacks a caption"""
+    """the media file, if its only problem is a missing caption"""
 
 
 def folder_fingerprint(folder: Path) -> str:
@@ -180,7 +180,7 @@ def files_of_folder(
 ) -> FolderFiles:
     """Returns the media files of `folder`, and with `recursive` of its subfolders; DatasetError if there are none.
 
-    `named_repeats` False ignores the repeats in folder names.
+    `named_repeats`: whether folder names set repeats.
     """
     if not recursive or not folder.is_dir():
         return FolderFiles(files=tuple(folder_files(folder)))
@@ -249,7 +249,7 @@ def _subfolders(place: Path) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class SourcePart:
-    """One dataset of a source file; settings of another trainer may have several."""
+    """One dataset of a source file. Another trainer's settings may have several datasets."""
 
     name: str
     files: tuple[MediaFile, ...]

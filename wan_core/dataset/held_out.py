@@ -1,4 +1,4 @@
-"""Held-out files: evaluated, never trained."""
+"""Held-out files, which are evaluated and not trained on."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def held_out_digests(dataset: Dataset, digest_of: Callable[[Sample], str]) -> fr
         for sample in part.samples:
             digest = digest_of(sample)
             named = sample.path in below or not names.isdisjoint(file_names(sample))
-            # Decided by the file's own digest, so adding or removing other files does not change it.
+            # The digest of a file decides, so adding or removing other files changes nothing.
             if named or int(digest[:8], 16) < config.held_out_ratio * 2**32:
                 found.add(digest)
         if config.held_out_ratio == A_FEW:
@@ -39,7 +39,7 @@ def held_out_digests(dataset: Dataset, digest_of: Callable[[Sample], str]) -> fr
 
 
 def _a_few(digests: set[str]) -> set[str]:
-    """Returns a few digests for evaluation; none of a small dataset."""
+    """Returns a few digests for evaluation; none for a small dataset."""
     count = min(_MOST_HELD, max(_LEAST_HELD, len(digests) // 10)) if len(digests) >= _ENOUGH else 0
     return set(sorted(digests)[:count])
 
@@ -70,12 +70,13 @@ def _holds(parts: tuple[str, ...], wanted: tuple[str, ...]) -> bool:
 
 
 def require_trained(dataset: Dataset, trained: int, held_out: int) -> None:
-    """DatasetError if everything is held out, or if a held-out name or folder of the settings matches nothing."""
+    """Raises DatasetError if all files are held out, or if a held-out name or folder of the settings matches no
+    file."""
     if not trained:
         raise nothing_trained(held_out)
     for part in dataset.parts:
         paths = [sample.path for sample in part.samples]
-        # Settings of another trainer give several parts the same list; a name must match in one of them.
+        # The parts of another trainer's settings share one list; a name must match in one of the parts.
         alike = [p for p in dataset.parts if p.config.held_out == part.config.held_out]
         known = {name for other in alike for sample in other.samples for name in file_names(sample)}
         if missing := [name for name in part.config.held_out if in_one_form(name) not in known]:

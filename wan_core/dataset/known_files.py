@@ -19,7 +19,7 @@ from ..video import ClipInfo, UnreadableError, VideoProcess, shown
 from .sample import Companion, Sample
 
 SCAN_VERSION = 2
-"""Raise it when probing a file gives another result: all files are then probed again."""
+"""To be increased when probing changes results: all files are then probed again."""
 _MOST = 400_000
 """enough for digest, probe, cuts and look of 100,000 files"""
 _DIGEST = "digest"
@@ -65,7 +65,7 @@ class KnownFiles:
         return self.recall(path, _DIGEST, ask)
 
     def _has_same_bytes(self, path: Path, mark: Sequence[int]) -> bool:
-        """Returns whether the file has the digest that is recorded for `mark`; False if none is. Reads the file."""
+        """Returns whether the file has the digest recorded for `mark`; False without a record. Reads the file."""
         known = self._memo.recalled(path, _DIGEST)
         if known is None or (list(mark) != known[0] and not is_touched(mark, known[0])):
             return False
@@ -119,7 +119,7 @@ class ScanContext:
     video: VideoProcess
     _: KW_ONLY
     allowed: Sequence[Path] = ()
-    """folders that links may lead into, besides their own (rules S2, S16)"""
+    """folders into which links may lead, besides the folder of the link (rules S2, S16)"""
     progress: Progress | None = None
     should_stop: Callable[[], bool] | None = None
     known: KnownFiles | None = None

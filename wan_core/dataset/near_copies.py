@@ -22,8 +22,8 @@ from .known_files import KnownFiles
 from .sample import Sample, one_per_file
 
 _NEAR_BITS = 12
-"""most differing bits, of 64, of a selected pair. Of 200 shapeworld clips, all re-encoded, scaled or 3 % cropped copies
-pass, and nine of ten copies cropped by 5 %"""
+"""largest number of differing bits, of 64, in a selected pair. Of 200 shapeworld clips, all re-encoded, scaled or 3 %
+cropped copies pass, and nine of ten copies cropped by 5 %"""
 _NEAR_CORRELATION = 0.96
 """least correlation of both pictures. Of 19,900 pairs of different shapeworld clips the highest is 0.948; copies are
 above 0.964, and at JPEG quality 40, 19 of 20 are above 0.971"""
@@ -55,7 +55,7 @@ def byte_twins(samples: Sequence[Sample], digest_of: DigestOf) -> list[tuple[Sam
         try:
             by_digest.setdefault(digest_of(sample.path), []).append(sample)
         except (FileError, DatasetError):
-            continue  # changed or deleted since the scan; encoding reports it
+            continue  # the file was changed or deleted since the scan; encoding reports that
     return [tuple(group) for group in by_digest.values() if len(group) > 1]
 
 
@@ -91,7 +91,7 @@ def _found_among(files: Sequence[Sample], pictures: _Pictures) -> NearTwins:
                 pictures.late |= {late.path for late, _ in found[row:]}
                 return NearTwins(_groups(pairs), len(pictures.late))
             other = found[column][0]
-            # Files of one group are not compared again, which saves decoding.
+            # Files of one group need no comparison, which saves decoding.
             if group_of[row] != group_of[column] and _same_length(sample, other) and pictures.alike(sample, other):
                 pairs.append((sample, other))
                 group_of[group_of == group_of[column]] = group_of[row]
@@ -111,7 +111,7 @@ def _same_length(a: Sample, b: Sample) -> bool:
 
 
 class _Pictures:
-    """Small pictures of files; each is decoded once, and none after the deadline."""
+    """Small pictures of files. Decodes each file once, and no file after the deadline."""
 
     def __init__(self, video: VideoProcess, deadline: float, known: KnownFiles | None) -> None:
         self._video, self._deadline, self._memo = video, deadline, known

@@ -154,7 +154,7 @@ def _missing(config: DatasetConfig, files: Sequence[Sample], hint: str) -> list[
 def _turns(config: DatasetConfig, samples: Sequence[Sample], files: Sequence[Sample]) -> list[str]:
     if not config.caption_shuffles:
         return []
-    # Orders of one caption have equal words; other captions of the file have other words.
+    # Tag orders of a caption have equal words; different captions of the file have different words.
     orders: dict[tuple[Path, tuple[str, ...]], set[str]] = {}
     for sample in samples:
         words = tuple(sorted(sample.caption.replace(",", " ").split()))

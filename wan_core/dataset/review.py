@@ -29,7 +29,7 @@ class DatasetReview:
 
     dataset: Dataset
     epoch: tuple[BucketRow, ...]
-    """the largest bucket first; empty if everything is held out"""
+    """batches per bucket, the largest bucket first; empty if all files are held out"""
     averaged: bool
     held_out: tuple[Sample, ...]
     """one sample of each held-out file"""
@@ -97,7 +97,7 @@ def _split(dataset: Dataset, digest_of: DigestOf) -> tuple[list[Sample], list[Sa
         if sample.path not in known:
             try:
                 known[sample.path] = digest_of(sample.path)
-            except (FileError, DatasetError):  # changed or deleted since the scan; encoding reports it
+            except (FileError, DatasetError):  # the file was changed or deleted since the scan; encoding reports that
                 known[sample.path] = "f" * 64
         return known[sample.path]
 

@@ -34,7 +34,7 @@ class Cut:
 
 @dataclass(frozen=True, kw_only=True)
 class Companion:
-    """A control or mask video, a file of camera poses, or a file of ROLES; it is cut like its sample."""
+    """A control or mask video, a file of camera poses, or a file of ROLES, cut like the sample."""
 
     path: Path
     mark: tuple[int, ...]
@@ -44,7 +44,7 @@ class Companion:
     role: str = ""
     """one of ROLES, or "control" or "mask" """
     size: Bucket | None = None
-    """the size at which it is read, cropped at the centre; None: the sample's size and crop"""
+    """size to which the file is scaled and cropped at the centre; None: the sample's size and crop"""
 
     def of_sample(self, sample: Sample) -> Bucket:
         """Returns the size at which it is read."""
@@ -72,7 +72,7 @@ class Sample:
     turns: int = 1
     """the sample is trained in epochs with epoch % turns == turn"""
     scenes: int = 1
-    """number of scenes in its file; 1 without split_scenes"""
+    """number of scenes in the file; 1 without split_scenes"""
     weight: float = 1.0
     """factor of how often the sample is trained"""
 
@@ -105,13 +105,13 @@ def one_per_file(samples: Iterable[Sample]) -> list[Sample]:
 
 
 def with_captions(samples: Sequence[Sample], captions: Sequence[str]) -> list[Sample]:
-    """Returns each sample of a file with each of its captions. They take turns, so the caption changes every epoch."""
+    """Returns each sample of a file with each of the captions, which take turns: the caption changes every epoch."""
     if len(captions) == 1:
         return [replace(sample, caption=captions[0]) for sample in samples]
     return [
         replace(
             sample,
-            # Shifted by the turn, so that consecutive epochs have different captions.
+            # The turn shifts the captions, so that consecutive epochs have different captions.
             caption=captions[(round_ + sample.turn) % len(captions)],
             turn=round_ * sample.turns + sample.turn,
             turns=len(captions) * sample.turns,
@@ -148,7 +148,7 @@ class ScanResult:
 
     @property
     def captionless(self) -> tuple[Sample, ...]:
-        """One sample of every file that lacks a caption, if the config refuses such files."""
+        """One sample per file without a caption, if the config refuses such files."""
         if self.config.missing_captions != "refuse":
             return ()
         return tuple(one_per_file(sample for sample in self.samples if sample.caption_from == "none"))
@@ -216,7 +216,7 @@ class Dataset:
         return self.parts[0].config.fps
 
     def require_captions(self) -> None:
-        """DatasetError with all remedies if files lack a caption and the config refuses such files."""
+        """Raises DatasetError, with all remedies, if files lack a caption and the config refuses such files."""
         for part in self.parts:
             missing = list(part.captionless)
             if not missing:

@@ -1,7 +1,7 @@
 """Scans files into samples: probes each file, reads its caption, and chooses its cuts and buckets.
 
-A scan reads headers, packets and captions, and decodes nothing, so the problems of a dataset are known before a model
-is loaded. `files.py` or an importer lists the files.
+A scan reads headers, packets and captions, and decodes nothing, so it finds the problems of a dataset before a model is
+loaded. `files.py` or an importer lists the files.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .sample import Sample, ScanResult, with_captions
 
 
 def _captions_of(written: Sequence[str], config: DatasetConfig) -> tuple[str, ...]:
-    """Returns the training captions of a file; several take turns, so each epoch trains one."""
+    """Returns the training captions of a file. Several captions take turns, one per epoch."""
     trigger = config.trigger_word.strip()
     orders = [order for text in written for order in tag_orders(text, config.caption_shuffles, config.keep_tokens)]
     captions = (caption_with_trigger(caption_with_prefix(order, config.caption_prefix), trigger) for order in orders)
@@ -141,7 +141,7 @@ def _shown_without_captions(
 ) -> tuple[list[Sample], list[Rejected], list[str]]:
     """Returns samples of the files with an unreadable caption, the other rejected files, and notes with the reasons.
 
-    For a dataset without a usable file: so its clips are shown, and their captions can be written.
+    Used for a dataset without a usable file, so that the card shows the clips and can write their captions.
     """
     unread = {item.wants_caption: item for item in rejected if item.wants_caption is not None}
     samples: list[Sample] = []

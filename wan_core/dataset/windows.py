@@ -40,7 +40,7 @@ class Window:
 
 
 def round_frames(num_frames: int, rounding: str) -> int:
-    """Returns `num_frames` as 4n+1, "down" or to the "nearest" (a tie rounds down); "refuse" returns it unchanged."""
+    """Returns `num_frames` as 4n+1, "down" or to the "nearest" (a tie rounds down); unchanged for "refuse"."""
     if rounding == "refuse":
         return num_frames
     below = nearest_frames(num_frames)

@@ -28,13 +28,13 @@ _BY_DESCRIPTOR = os.open in os.supports_dir_fd
 _HELD = (5, 32, 33, 1224)
 """Windows: access denied, sharing violation, lock violation, mapped into a process"""
 _NO_SYNC = tuple(getattr(errno, name) for name in ("EINVAL", "ENOSYS", "ENOTSUP", "EOPNOTSUPP") if hasattr(errno, name))
-"""errno of file systems without fsync; a failing disk reports EIO, a full one ENOSPC"""
+"""errno of file systems without fsync; unlike EIO of a failing disk and ENOSPC of a full one"""
 _NO_SYNC_OF_FOLDERS = (*_NO_SYNC, errno.EBADF, errno.EROFS)
-"""the same for a folder opened read-only; databases tolerate these too"""
+"""errno of file systems without fsync of a folder opened read-only; databases ignore the same ones"""
 
 
 class OpenFolder:
-    """An open folder. Names are resolved relative to its descriptor, also after the folder was renamed."""
+    """An open folder. Names are resolved relative to its descriptor, even if the folder is renamed."""
 
     def __init__(self, path: Path, descriptor: int | None) -> None:
         self.path, self._descriptor = path, descriptor
@@ -143,7 +143,7 @@ def opened_folder(folder: Path, below: Path | None = None, *, make: bool = False
         yield OpenFolder(folder, opened[-1])
     finally:
         for descriptor in opened:
-            with contextlib.suppress(OSError):  # read-only descriptors: no write is lost
+            with contextlib.suppress(OSError):  # closing a read-only descriptor loses no data
                 os.close(descriptor)
 
 
@@ -176,7 +176,7 @@ def _real_path(root: Path, parts: tuple[str, ...], make: bool) -> Path:
 def is_held(error: BaseException, path: Path) -> bool:
     """Returns whether `error` means that `path`, or a file in it, is open in another program.
 
-    Windows reports that as access denied; with write permission for the path and its folder, it means an open file.
+    Windows reports an open file as access denied. If the path and its folder are writable, that is the cause.
     """
     refused = isinstance(error, PermissionError) or getattr(error, "winerror", None) in _HELD
     return refused and all(os.access(one, os.W_OK) for one in (path, path.parent))

@@ -1,8 +1,8 @@
 """File locks between processes: a system lock, or a claim file where the file system has no locks.
 
 A lock ends with its process. NFS without a lock daemon and many FUSE volumes have no locks. A claim is a file next to
-the lock file: its name has the machine and the process, and the process renews its modification time. A process with a
-system lock writes a claim too, for machines on which the same folder has no locks
+the lock file, named by machine and process. The process renews the file's modification time. A process with a system
+lock writes a claim too, for machines on which the same folder has no locks
 (docs/adr/0036-a-claim-where-there-are-no-locks.md).
 """
 
@@ -25,7 +25,7 @@ from .inside import OpenFolder, open_to_append, opened_folder
 from .reading import FileError, open_regular
 
 _HELD = (errno.EAGAIN, errno.EWOULDBLOCK)
-"""errno of a lock held by another process; any other error means the file system has no locks"""
+"""errno of a lock that another process holds; all other errors mean that the file system has no locks"""
 _HELD_ON_WINDOWS = (errno.EACCES, errno.EDEADLK)
 _ATTEMPTS = 3
 _BEAT_S = 20.0
@@ -33,7 +33,7 @@ _BEAT_S = 20.0
 _SILENT_S = 300.0
 """seconds without a renewal after which a claim expires, if its process cannot be checked"""
 _SETTLE_S = 1.0
-"""longest attribute cache of a network file system: after it, all machines see each other's claims"""
+"""longest time that network file systems cache attributes; after this time, all machines see each other's claims"""
 _WANTED, _CLAIMED, _LOCKED = "wanted", "claimed", "locked"
 _CLAIM = re.compile(r"\.(wanted|claimed|locked)-([0-9a-f]{16})-([1-9][0-9]{0,8})-([0-9]{1,18})-([0-9a-f]{16})")
 _WAIT = f"if that process ended together with its machine or container, wait {_SILENT_S / 60:.0f} minutes."
@@ -67,8 +67,8 @@ class Hold:
 def locked(path: Path, busy: str, below: Path | None = None) -> Iterator[Hold]:
     """Hold an exclusive lock on `path`, which is created if needed; FileError(`busy`) if another process holds it.
 
-    After a crash, the system releases the lock, and other processes ignore the claim; on other machines it expires
-    after minutes.
+    After a crash, the system releases the lock. Processes of the same machine ignore the claim; on other machines the
+    claim expires after minutes.
     """
     with open_to_append(path, below) as file:
         has_lock = _taken(file, busy)
@@ -148,10 +148,8 @@ class _Claims:
 
     @contextlib.contextmanager
     def held(self, busy: str, has_lock: bool) -> Iterator[Hold]:
-        """Hold a claim; FileError if another process holds one.
-
-        A process writes its claim before it looks for others, so of two processes at least one sees the other's claim.
-        """
+        """Hold a claim; raises FileError if another process has one. A process writes its claim before it looks for
+        others, so at least one of two processes sees the other's claim."""
         try:
             if not (self._claim_with_lock() if has_lock else self._claim_alone()):
                 raise FileError(f"{busy} {_NONE_THERE if has_lock else _NO_LOCKS}")
@@ -168,14 +166,14 @@ class _Claims:
             others = self._others()
             for state, _token, name, _lives in others:
                 if state == _LOCKED:
-                    self._remove(name)  # its process has ended, since this one has the system lock
+                    self._remove(name)  # the claim's process has ended, because this process has the system lock
             return not any(lives and state == _CLAIMED for state, _token, _name, lives in others)
         return True
 
     def _claim_alone(self) -> bool:
         self._make(_WANTED)
         time.sleep(_SETTLE_S)
-        # Of several processes that wait at the same time, the one with the smallest token continues.
+        # Of several waiting processes, the one with the smallest token continues.
         if self.are_there(_CLAIMED, _LOCKED) or self.are_there(_WANTED, before=self._token):
             return False
         claimed = self._name(_CLAIMED)
@@ -213,13 +211,13 @@ class _Claims:
         name = self._name(state)
         os.close(self._folder.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
         self._mine = name
-        self._now = self._folder.look(name).st_mtime  # by the clock of the file server, as in all other claims
+        self._now = self._folder.look(name).st_mtime  # by the file server's clock, like the times of all claims
 
     def _beat(self, hold: Hold) -> None:
         """Renew the claim."""
         try:
             file = self._folder.open(self._mine, os.O_WRONLY | (os.O_CREAT if hold.by_system else 0))
-        except FileNotFoundError:  # another process took this one for dead; a system lock is held anyway
+        except FileNotFoundError:  # another process removed the claim as dead; a system lock remains
             hold.lost = not hold.by_system
             return
         try:
@@ -252,7 +250,9 @@ def _repeated(beat: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         ended.set()
-        thread.join(1.0)  # a thread that hangs in a file system ends with the process, as a daemon
+        thread.join(
+            1.0
+        )  # a daemon thread, because a thread that hangs in a file system must not block the end of the process
 
 
 def _machine(folder: Path) -> str:
@@ -262,13 +262,13 @@ def _machine(folder: Path) -> str:
     facts = [host, os.path.realpath(folder)]
     with contextlib.suppress(OSError):
         facts.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip())
-        facts.append(str(os.stat("/proc/self/ns/pid").st_ino))  # a container has its own process ids
+        facts.append(str(os.stat("/proc/self/ns/pid").st_ino))  # containers have separate process ids
     return hashlib.sha256("\n".join(facts).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def _lives(process: int, started: int) -> bool | None:
     """Returns whether a process of this machine is running; None if unknown."""
-    if os.name == "nt":  # where os.kill(pid, 0) ends the process
+    if os.name == "nt":  # on Windows os.kill(pid, 0) would end the process
         return None
     try:
         os.kill(process, 0)

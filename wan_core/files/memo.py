@@ -15,7 +15,7 @@ from .writing import atomic_write_bytes
 
 _LIMIT_BYTES = 256 << 20
 _LONGEST_PATH = 64
-"""longest path, in bytes, that is a key as it is; longer ones are hashed, so that 400,000 keys fit into _LIMIT_BYTES"""
+"""longest path, in bytes, that is a key; longer paths are hashed, so that 400,000 keys fit into _LIMIT_BYTES"""
 
 
 class Memo:

@@ -13,11 +13,13 @@ _CHARACTERS, _BYTES = 100, 170
 _COMPOSED = 1000
 """longest name that is normalised: NFC takes quadratic time for a row of combining marks"""
 _PUNCTUATION = "._ -+()"
-_DEVICE_NAMES = re.compile(r"(con|prn|aux|nul|com[\d¹²³]|lpt[\d¹²³]) *(\.|$)", re.IGNORECASE)  # Windows: "NUL .txt" too
+_DEVICE_NAMES = re.compile(
+    r"(con|prn|aux|nul|com[\d¹²³]|lpt[\d¹²³]) *(\.|$)", re.IGNORECASE
+)  # Windows reserves "NUL .txt" as well
 _UNSEEN = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U0001bca0-\U0001bca3\U000e0000-\U000e0fff]"
 )
-"""invisible code points (Default_Ignorable_Code_Point), by which two names could look the same"""
+"""invisible code points (Default_Ignorable_Code_Point), which would make different names look equal"""
 
 
 def safe_name(name: str, what: str, room: int = 0) -> str:

@@ -37,7 +37,7 @@ def confine(root: Path, relative: str, what: str) -> Path:
 
 
 def lies_under(path: Path | str, roots: Iterable[Path | str]) -> bool:
-    """Returns whether the real path is one of `roots` or below one (rules S2, S16)."""
+    """Returns whether the real path is one of `roots`, or is below a root (rules S2, S16)."""
     real = Path(os.path.realpath(path))
     bases = [Path(os.path.realpath(root)) for root in roots]
     return any(real == base or base in real.parents for base in bases)
@@ -114,7 +114,8 @@ def sampled_digest(path: Path) -> str:
 
 
 def shown_folder(folder: Path) -> str:
-    """Returns the path of a folder from the parent of `wan_trainer` on, as ComfyUI shows it, or else its name."""
+    """Returns the path of a folder from the parent of `wan_trainer` on, as ComfyUI shows it; the folder's name for
+    other folders."""
     parts = folder.parts
     if "wan_trainer" not in parts:
         return folder.name

@@ -27,7 +27,7 @@ DISK_FULL = tuple(getattr(errno, name) for name in ("ENOSPC", "EDQUOT") if hasat
 """disk full, or quota exceeded"""
 
 _PARTIAL = re.compile(r"\..+\.(?:\d+|[0-9a-f]{16})\.partial")
-"""name of a staged file; older versions have the process id in it"""
+"""name of a staged file; names of older versions contain the process id"""
 
 
 @contextlib.contextmanager
@@ -55,7 +55,7 @@ def atomic_write(path: Path, below: Path | None = None, *, make: bool = True) ->
                 folder.remove(staged.name)
             ours = (None, staged.name, os.fspath(staged))
             if isinstance(error, OSError) and error.errno is not None and error.filename in ours:
-                # The error has no name, or the staged name, which a user does not know.
+                # The error has no file name, or the staged one, which the user does not know.
                 error.filename, error.filename2 = os.fspath(path), None
             raise
 
@@ -108,7 +108,7 @@ def open_append(path: Path) -> BinaryIO:
         with atomic_write(path) as copy, open_regular(path, follow_links=False) as shared:
             shutil.copyfileobj(shared, copy, 4 << 20)
         file = open_to_append(path)
-    if os.fstat(file.fileno()).st_nlink > 1:  # another process has linked it again
+    if os.fstat(file.fileno()).st_nlink > 1:  # another process has replaced it by a file with links
         file.close()
         raise FileError(
             f"{path.name} is also another file's name (a hard link), which writing would change. Put a "

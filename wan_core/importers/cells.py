@@ -22,7 +22,7 @@ from .rows import Row, opened_list
 from .source import Columns, SourceFile, columns_of
 
 _KEPT_BYTES = 256 << 20
-"""most bytes of all cached lists; the least recently used ones are dropped first"""
+"""largest total size of cached lists in bytes; the least recently used lists are dropped first"""
 _ROW_BYTES = 190
 """approximate bytes of a row without its texts"""
 
@@ -71,7 +71,7 @@ def holds_media(table: Path, source: SourceFile) -> bool:
 
 
 def bytes_of(cell: Any) -> bytes | None:
-    """Returns the bytes of a media cell, which is {"bytes": ..., "path": ...}, as `datasets` writes it, or bytes."""
+    """Returns the bytes of a media cell: bytes, or {"bytes": ..., "path": ...} of the library `datasets`."""
     if isinstance(cell, dict):
         cell = cast("dict[str, Any]", cell).get("bytes")
     return cell if isinstance(cell, bytes) and cell else None
@@ -101,7 +101,7 @@ def _walked(tables: Sequence[Path], source: SourceFile) -> Iterator[Any]:
                     roles = columns_of(columns, source.columns, source.path.name)
                     yield tuple(columns), roles
                 here = [column for column in roles.values() if column in columns]
-                here = here or list(columns[:1])  # a table without these columns: its rows are reported
+                here = here or list(columns[:1])  # a table without these columns; the rows are reported
                 for place, cells in rows(here):
                     source.stop_if_asked()
                     known = cells if isinstance(cells, str) else dict(zip(here, cells, strict=True))

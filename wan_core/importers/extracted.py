@@ -31,7 +31,7 @@ class ExtractedFiles:
     """A folder of files `ab/abcdef....mp4`, and a memo of the members of its containers."""
 
     def __init__(self, root: Path, containers: Iterable[Path]) -> None:
-        """`root`: a folder in the cache. Once one of the `containers` has changed, all members are extracted again."""
+        """`root`: a folder in the cache. If one of the `containers` has changed, all members are extracted again."""
         self._root, self._cache = root, root.parent
         parts = [(str(path), file_mark(path)) for path in containers]
         name = hashlib.sha256(repr(parts).encode("utf-8", "surrogatepass")).hexdigest()
@@ -76,7 +76,8 @@ class ExtractedFiles:
 
 
 def _is_name(value: object) -> TypeGuard[str]:
-    """Returns whether `add` creates such names; so an edited memo cannot name another file."""
+    """Returns whether `value` is a name as `add` creates them. This check keeps an edited memo from naming other
+    files."""
     digest, _, suffix = value.partition(".") if isinstance(value, str) else ("", "", "")
     return len(digest) == 64 and digest.isalnum() and suffix.isalnum()
 
@@ -97,7 +98,8 @@ _RIFF = {b"WEBP": ".webp", b"AVI ": ".avi"}
 
 
 def suffix_of_bytes(head: bytes) -> str | None:
-    """Returns the suffix for the first 16 bytes of a file, or None for an unknown format; ".mkv" for WebM too."""
+    """Returns the suffix of a format by the first 16 bytes of a file; None for an unknown format. WebM counts as
+    ".mkv"."""
     if head[4:8] == b"ftyp":
         return ".avif" if head[8:12] in (b"avif", b"avis") else ".mp4"
     if head[:4] == b"RIFF":

@@ -1,7 +1,7 @@
 """Images of a graph as clips and stills of a dataset.
 
-They are written losslessly to the cache folder, named by content and frame rate, and then scanned like other files. So
-a worker or a resume needs no graph, and running the graph again writes nothing.
+They are written losslessly to the cache folder, named by content and frame rate, and then scanned like other files.
+Workers and resumed runs read the files without the graph, and running the graph again writes nothing.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class PixelClip:
 
     @property
     def pixels(self) -> Tensor:
-        """(F, H, W, C); decoded at each access, unless they are in memory."""
+        """The pixels (F, H, W, C). Each access decodes them, unless they are in memory."""
         return self.held if isinstance(self.held, Tensor) else self.held()
 
 
 def match_captions(
     clips: Sequence[Pixels], captions: Sequence[str], rates: Sequence[float], *, stills: bool
 ) -> list[PixelClip]:
-    """Returns clips with caption and frame rate. DatasetError unless there is one non-empty caption for each.
+    """Returns clips with caption and frame rate. Raises DatasetError unless each clip has a non-empty caption.
 
     `stills`: every frame is a still. A single text with one line per clip is one caption per line. `rates`: one frame
     rate for all clips, or one for each.
@@ -81,7 +81,8 @@ def scan_pixels(
     stills: bool,
     cache_root: Path,
 ) -> ScanResult:
-    """Write `clips` to the cache, after checking all of them, and scan the files; DatasetError names a bad clip."""
+    """Write `clips` to the cache, after checking all of them, and scan the files; raises DatasetError, which names an
+    invalid clip."""
     for clip in clips:
         context.stop_if_asked("looking at images of the graph")
         _check(clip, config, stills)

@@ -60,7 +60,8 @@ def store_clips(
     fps: float,
     should_stop: Callable[[], bool] | None = None,
 ) -> tuple[CacheSet, EncodingReport]:
-    """Write missing entries clip by clip, then the set. DatasetError names an invalid clip; earlier entries stay."""
+    """Write missing entries clip by clip, then the set. Raises DatasetError, which names an invalid clip; entries of
+    the clips before it stay."""
     start = time.monotonic()
     writer = _Writer(cache)
     items: list[CacheItem] = []
@@ -90,7 +91,7 @@ def store_text(cache: LatentCache, features: Tensor, name: str) -> str:
 
 
 def space_of(channels: int, name: str) -> LatentSpace:
-    """Returns the latent space with that many channels; DatasetError if there is none."""
+    """Returns the latent space with `channels` channels; raises DatasetError if there is none."""
     for space in LATENT_SPACES:
         if channels == space.channels:
             return space
@@ -202,7 +203,7 @@ def _key(kind: str, tensors: Mapping[str, Tensor]) -> str:
     """Returns a digest of names, shapes and bfloat16 values."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
-        # In the dtype of the cache, so that a latent in float32 and in bfloat16 is one entry.
+        # In the cache's dtype, so that equal latents in float32 and bfloat16 share an entry.
         stored = tensors[name].detach().to("cpu", torch.bfloat16).contiguous()
         digest.update(f"{name} {tuple(stored.shape)} ".encode())
         digest.update(stored.view(torch.uint8).numpy().data)

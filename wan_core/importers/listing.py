@@ -59,7 +59,7 @@ def read_rows(tables: Sequence[Path], source: SourceFile, *, folder: Path) -> So
 
 
 def _caption_hint(name: str, unused: Sequence[str]) -> str:
-    """Returns a clause that names the columns which may contain the captions; "" without one."""
+    """Returns a clause that names columns which may contain captions; "" if there are none."""
     likely = [column for column in unused if _LIKE_CAPTIONS.search(column)][:1] or list(unused[:5])
     if not likely:
         return ""
@@ -149,7 +149,7 @@ class _RowReader:
 
 
 def _captions(cell: Any) -> list[str]:
-    """Returns the captions of a cell; several take turns. Empty: the caption file is read."""
+    """Returns the captions of a cell, which take turns; () if the caption is in a caption file."""
     every = cast("list[Any]", cell) if isinstance(cell, list) else [cell]
     if cell is None or cell == [] or cell == "":
         return []
@@ -176,7 +176,7 @@ def _check_caption(text: str) -> None:
 
 def _number(cell: Any) -> float:
     try:
-        # In Python a bool is an int, but true is not the number 1 here.
+        # In Python a bool is an int, but `true` in a list is no number.
         return float(cell) if isinstance(cell, (int, float, str)) and not isinstance(cell, bool) else math.nan
     except (ValueError, OverflowError):
         return math.nan

@@ -1,7 +1,7 @@
 """Lists as rows of cells: jsonl, json, csv, parquet and arrow files.
 
-A child process parses parquet and long JSON, a few rows at a time; single lines are short and parsed here. So memory
-use is constant.
+A child process parses parquet and long JSON, a few rows at a time, so memory use is constant. This process parses
+single lines, which are short.
 """
 
 from __future__ import annotations

@@ -31,14 +31,14 @@ _MEDIA = tuple(CLIP_SUFFIXES | STILL_SUFFIXES)
 
 
 def is_source(path: Path) -> bool:
-    """Returns whether `open_source` reads a path; a plain folder of clips is none."""
+    """Returns whether `open_source` reads a path; False for a plain folder of clips."""
     if path.is_dir():
         return is_hf_dataset(path)
     return path.suffix.lower() in _SOURCE_SUFFIXES
 
 
 def open_source(source: SourceFile) -> list[SourcePart]:
-    """Returns the datasets of a source; only another trainer's settings may have several. Opens no media file."""
+    """Returns the datasets of a source: several for another trainer's settings, else one. Opens no media file."""
     path, suffix = source.path, source.path.suffix.lower()
     if path.is_dir():
         if not is_hf_dataset(path):
@@ -67,7 +67,8 @@ def stated_settings(source: SourceFile) -> list[dict[str, Any]]:
 
 
 def stated_mark(source: SourceFile) -> str:
-    """Returns a digest that changes with `stated_settings`; "" for a source without settings, which is not opened."""
+    """Returns a digest that changes with `stated_settings`; "" for a source without settings. Opens only files with
+    settings."""
     return source_fingerprint(source) if _is_settings(source.path) else ""
 
 

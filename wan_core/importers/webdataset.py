@@ -31,7 +31,7 @@ _MAX_MEMBERS = 2_000_000
 _SIZE = re.compile(r"[0-9]{1,18}")
 _PAX_LENGTH = re.compile(rb"([0-9]{1,9}) ")
 _MAX_SIZE = 1 << 60
-"""bytes of a member; no file system is larger"""
+"""largest size of a member in bytes, larger than any file system"""
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZ": "bzip2", b"\xfd7": "xz", b"\x28\xb5": "zstd", b"PK": "zip"}
 
 
@@ -218,7 +218,7 @@ def _groups(members: Any) -> dict[str, _Group]:
     for member in cast("Sequence[TarMember]", members):
         folder, slash, base = member.name.rpartition("/")
         stem, dot, suffix = base.partition(".")
-        if stem:  # else a hidden file, such as ._0001.mp4 of macOS
+        if stem:  # others are hidden files, such as ._0001.mp4 of macOS
             groups.setdefault(in_one_form(folder + slash + stem), {})[dot + suffix.lower()] = member
     return groups
 

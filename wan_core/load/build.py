@@ -295,7 +295,7 @@ def _keep_stored(
 def check_plan_devices(
     plan: ModelPlan, shape: WanShape, numerics: Numerics, found: WanFile, placement: Placement
 ) -> None:
-    """Refuses settings of the plan that one of its devices does not support. Reads no weights."""
+    """Refuses settings of the plan that one of the devices does not support. Reads no weights."""
     for device in placement.devices:
         if refusal := abilities_of(device).refusal():
             raise PlacementError(refusal)
@@ -315,7 +315,7 @@ def _check_float8(plan: ModelPlan, found: WanFile, device: torch.device) -> None
 
 
 def _check_plan_attention(plan: ModelPlan, shape: WanShape, numerics: Numerics, placement: Placement) -> None:
-    """Refuses an attention kernel that cannot train on one of the devices; sdpa and auto can on all."""
+    """Refuses an attention kernel that cannot train on one of the devices. sdpa and auto are never refused."""
     if plan.attention in _CHOSEN_HERE:
         return
     dtype, head_dim = numerics.attention or numerics.compute, shape.dim // shape.num_heads
@@ -324,7 +324,8 @@ def _check_plan_attention(plan: ModelPlan, shape: WanShape, numerics: Numerics, 
 
 
 def _check_plan_matmul(plan: ModelPlan, found: WanFile, placement: Placement) -> None:
-    """Refuses 8-bit products without matching weights, or without device support."""
+    """Raises ConfigError if the plan sets 8-bit products that the weights' storage format or a device does not
+    support."""
     wanted = plan.precision.numerics(found.compute_dtype).matmul
     if wanted is None:
         return
@@ -339,7 +340,7 @@ def _check_plan_matmul(plan: ModelPlan, found: WanFile, placement: Placement) ->
 
 
 def _long_attention(plan: ModelPlan, shape: WanShape, numerics: Numerics, placement: Placement) -> str:
-    """Returns the kernel that auto uses for long sequences: the one that all devices prefer, else sdpa."""
+    """Returns the kernel of `auto` for long sequences: sdpa, unless all devices prefer the same other kernel."""
     if plan.attention != "auto":
         return "sdpa"
     dtype, head_dim = numerics.attention or numerics.compute, shape.dim // shape.num_heads
@@ -350,7 +351,7 @@ def _long_attention(plan: ModelPlan, shape: WanShape, numerics: Numerics, placem
 def attention_is_plain(plan: ModelPlan, numerics: Numerics, placement: Placement) -> bool:
     """Returns whether attention stores the matrix of scores on a device of `placement`: sdpa_math, or no fused kernel.
 
-    Decided by the card's model, without opening the device; cards of other machines are taken to have a fused kernel.
+    Decided by the card's model, without opening the device; cards of other machines count as having a fused kernel.
     """
     if plan.attention not in _CHOSEN_HERE:
         return plan.attention == "sdpa_math"

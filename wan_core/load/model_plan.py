@@ -1,4 +1,4 @@
-"""The model plan (file and settings of the base model), and the content of its file, read from headers alone."""
+"""The model plan: file and settings of the base model. Also reads the content of the file from its headers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class ModelPlan(Config):
         choices=_BASE_PRECISIONS,
         refusal='{name} "{value}" is unknown. Use one of: {known}.',
     )
-    """of the linears; a new run resolves it with `resolved`"""
+    """precision of the linears; a new run resolves "as in file" with `resolved`"""
     compute: str = setting(
         "",
         "Where base_precision is as in file: what its linears compute in, packed or not. Empty: bf16, or fp32 for a "
@@ -60,7 +60,7 @@ class ModelPlan(Config):
         choices=_BASE_PRECISIONS[1:],
         also=("",),
     )
-    """set by `resolved` for cards without bf16; no widget"""
+    """`resolved` sets it for cards without bf16; has no widget"""
     precision: PrecisionPolicy = PrecisionPolicy()
     quantize: QuantizeConfig | None = None
     placement: PlacementConfig = PlacementConfig()
@@ -135,7 +135,8 @@ class WanFile:
 
 
 def inspect_model(plan: ModelPlan, roots: Roots) -> WanFile:
-    """Returns the content of the plan's file, from headers alone; CheckpointError for one that cannot be trained."""
+    """Returns the content of the plan's file, from headers alone; raises CheckpointError for a model that cannot be
+    trained."""
     if plan.low_noise_file:
         raise ConfigError(
             "The plan names both experts of a pair, and one model is read here. Set expert to high or low."
@@ -224,7 +225,7 @@ def _compute_dtype(plan: ModelPlan, weights: Mapping[str, StoredWeight]) -> torc
     if plan.compute:
         return torch_dtype(plan.compute)
     if any(weight.can_stay and len(weight.shape) == 2 and block_of(name) for name, weight in weights.items()):
-        return torch.bfloat16  # also where a file keeps some blocks in float32
+        return torch.bfloat16  # also if the file has some blocks in float32
     # float16 and quantized files train in bfloat16: float16 gradients overflow without loss scaling.
     return {"F32": torch.float32, "F64": torch.float32}.get(weights["blocks.0.ffn.0.weight"].dtype, torch.bfloat16)
 
@@ -239,7 +240,7 @@ def _check_shapes(variant: WanVariant, sources: Mapping[str, StoredWeight], file
             n=len(missing),
             example=missing[0],
         )
-    # A derived model has more weights than Wan; training without them would train another model.
+    # A model derived from Wan may have more weights; without them, another model would be trained.
     left_over = sorted(
         name
         for name in sources.keys() - wanted.keys()

@@ -20,7 +20,7 @@ _IMAGE_NORMS = ("img_emb.proj.0.", "img_emb.proj.4.")
 
 def stays_stored(plan: ModelPlan, name: str, source: StoredWeight) -> bool:
     """Returns whether the weight `name` stays as stored: a block's linear in a supported quantized format."""
-    # Linears outside the blocks are few, and compute in wider dtypes: they are dequantized when they are loaded.
+    # Linears outside of the blocks are few and compute in wider dtypes, so loading dequantizes them.
     if not source.can_stay or len(source.shape) != 2 or not name.endswith(".weight") or block_of(name) is None:
         return False
     return plan.base_precision == "as in file" and not quantized_anew(plan, name, source)
@@ -89,7 +89,7 @@ def float8_kinds(plan: ModelPlan, found: WanFile) -> list[str]:
 
 
 def unpacked_kinds(plan: ModelPlan, found: WanFile) -> list[str]:
-    """Returns the GGUF types of the blocks' linears that are dequantized when they are loaded; [] for other files."""
+    """Returns the GGUF types of those linears in blocks that loading dequantizes; [] for other files."""
     return sorted(
         {
             weight.dtype
@@ -111,7 +111,7 @@ def storage_dtype(name: str, numerics: Numerics, stored: str) -> torch.dtype:
         return torch.float32
     part = name.split(".")[0]
     computed = {"time_embedding": numerics.time, "time_projection": numerics.time, "head": numerics.head}.get(part)
-    # Casting the file's dtype up is exact, so storing the wider dtype would only take memory.
+    # Casting to a wider dtype is exact, so storing the wider dtype would only take memory.
     if computed in (None, numerics.compute):
         return numerics.compute
     return {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float32}.get(
@@ -136,7 +136,7 @@ class PackedForm(NamedTuple):
     """the argument `layout` of `dequantise`"""
 
     tensors: tuple[tuple[torch.Size, torch.dtype] | None, ...]
-    """of values, scale, and scale of the complete weight; None for a missing one"""
+    """(shape, dtype) of the values, the scale, and the scale of the complete weight; None for a missing tensor"""
 
     @classmethod
     def of(cls, layout: str, *tensors: Tensor | None) -> PackedForm:

@@ -1,4 +1,4 @@
-"""Measures on the user's own card the steps that others publish, and what its three constants are."""
+"""Measures training steps with published timings on the user's card, and fits the three constants of the card."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs work in a process of its own, so that it leaves nothing on the card; returns its figures, or why there are
+"""Runs work in a separate process, so that nothing stays in the card's memory; returns the figures, or why there are
 none."""
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any
 import torch
 
 DONE, ERROR, NEEDS, LEFT_OUT = "done", "error", "needs", "left out"
-"""status of a row: measured; failed, or a figure is wrong; cannot be measured on this machine; no time was left"""
+"""status of a row: measured; failed or with a wrong figure; impossible on this machine; skipped for lack of time"""
 Figures = dict[str, Any]
 """JSON data by name; `ok`: False if a figure is wrong"""
 
 
 class Needs(Exception):  # noqa: N818  not a failure
-    """A row cannot be measured on this machine; the sentence says what it needs."""
+    """A row cannot be measured on this machine; the message names the requirement."""
 
 
 class NoTime(Exception):  # noqa: N818  not a failure
@@ -67,7 +67,7 @@ def _tried(work: Callable[[], Figures]) -> tuple[str, str, Figures]:
 
 
 def run_apart(method: str, work: Callable[[], Figures], limit_s: float) -> Outcome:
-    """Runs `work` in a process of its own, which is killed after `limit_s` seconds and on an interrupt.
+    """Runs `work` in a separate process, which is killed after `limit_s` seconds and on an interrupt.
 
     `method`: start method of multiprocessing; "spawn" pickles `work`, "fork" needs a parent that has not used a card.
     """
@@ -92,7 +92,7 @@ def run_apart(method: str, work: Callable[[], Figures], limit_s: float) -> Outco
 
 
 def _child(work: Callable[[], Figures], answers: Connection) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process ends this one
     answers.send(_tried(work))
     answers.close()
     os._exit(0)  # without the exit handlers that a forked process has from its parent

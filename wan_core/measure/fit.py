@@ -25,13 +25,13 @@ _OF_CARD = 2
 _PULL = 1e-3
 """penalty of a constant's relative deviation, relative to that of a step, for a known card"""
 _PULL_UNKNOWN = 1e-4
-"""the same for an unknown card, whose assumed constants mean little"""
+"""weight of the penalty for an unknown card, whose assumed constants are unreliable"""
 _WITHIN = (0.1, 10.0)
 """bounds of a constant, relative to its scaled assumed value"""
 _HIDDEN = 0.02
-"""share of a step's time: steps with copies that take longer than this beyond the card's work are not used"""
+"""largest share of a step's time by which copies may outlast the card's work; other steps are not used"""
 _CLOSE = 0.05
-"""largest relative error of a fit in which the card alone decides all steps"""
+"""largest relative error of a fit to card-bound steps"""
 
 
 class Fit(NamedTuple):
@@ -77,9 +77,9 @@ def fitted_constants(machine: Mapping[str, Any], rows: Sequence[Mapping[str, Any
 def fit(steps: Sequence[tuple[CardCost, float]], assumed: Card) -> Fit:
     """Returns the constants; `steps`: (cost, measured seconds).
 
-    Steps that the host decides have the least time per kernel, and are slower than the constants of the card predict.
-    The fewest such steps are excluded with which the others fit; they give the host's constant. If there is none, the
-    fastest step per kernel bounds it.
+    Host-bound steps have the least time per kernel, and are slower than the card's constants predict. The smallest
+    number of such steps is excluded so that the others fit; the excluded ones give the host's constant. Without such
+    steps, the step with the least time per kernel bounds that constant.
     """
     fastest = sorted(range(len(steps)), key=lambda i: steps[i][1] / max(steps[i][0].kernels, 1.0))
     all_of_card = _fit_card(steps, assumed)
@@ -99,7 +99,7 @@ def _seconds(work: CardCost, found: Fit) -> float:
 
 
 def _fit_card(steps: Sequence[tuple[CardCost, float]], assumed: Card) -> Fit:
-    """Returns the constants of the card from steps that it decides; no speed exceeds the maker's figure."""
+    """Returns the constants of the card from card-bound steps. No speed exceeds the maker's figure."""
     start = (1 / assumed.flops_per_s, 1 / assumed.bytes_per_s, assumed.kernel_s)
     amounts = torch.tensor([[work.flop, work.bytes, work.kernels] for work, _ in steps], dtype=torch.float64)
     seconds = torch.tensor([seconds for _, seconds in steps], dtype=torch.float64)
@@ -122,7 +122,7 @@ def _fit_card(steps: Sequence[tuple[CardCost, float]], assumed: Card) -> Fit:
 
 
 def _bounded(left: torch.Tensor, right: torch.Tensor, least: torch.Tensor, most: torch.Tensor) -> torch.Tensor:
-    """Returns the least squares solution within bounds; a value that leaves them is fixed at its bound."""
+    """Returns the least squares solution within bounds. A value outside is fixed at its bound."""
     found, free = torch.ones(3, dtype=torch.float64), [0, 1, 2]
     while free:
         bound = [i for i in range(3) if i not in free]

@@ -1,4 +1,4 @@
-"""Measures rows one after the other, each in a process of its own, and writes the results after each."""
+"""Measures rows in sequence, each in a separate process, and writes the results after each row."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .page import line, markdown
 from .rows import Row
 
 _MARGIN_S = 60.0
-"""seconds that a row may take beyond its time before its process is killed"""
+"""seconds beyond a row's time after which its process is killed"""
 _ASKING_S = 120.0
 
 
@@ -42,10 +42,10 @@ class Measurement:
     trace: bool = False
     snapshot: bool = False
     apart: bool = True
-    """True: each row in a process of its own; False: all in this process"""
+    """True: each row in a separate process; False: all rows in this process"""
 
     said: dict[str, Any] = field(default_factory=dict[str, Any])
-    """results so far, as JSON data"""
+    """the results so far, as JSON data"""
 
     def run(self) -> dict[str, Any]:
         """Returns the results, and writes them to `out` after every row, so a KeyboardInterrupt loses one row."""
@@ -121,7 +121,8 @@ class Measurement:
         return self.out / f"measured_{name}{tag}.json"
 
     def _keep(self) -> None:
-        """Stores the constants for plans; those of tiny shapes only for a CPU without a state folder of its own."""
+        """Stores the constants for later plans. Constants of tiny shapes are stored only for a CPU in a state folder
+        set for tests."""
         found = self.said["constants"]
         if found is not None and self.tiny and (self.said["machine"]["cuda"] or STATE not in os.environ):
             return

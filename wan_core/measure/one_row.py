@@ -33,10 +33,10 @@ from .rows import SHAPES, Row, space_of
 _BEGIN_S = 25.0
 """seconds before the first step of a large row, with compilation"""
 _WARM_UP, _FEWEST = 2, 3
-"""first steps that are not timed, if there are more; fewest steps of a row"""
+"""number of first steps that are not timed, if there are more steps; smallest number of steps of a row"""
 _GIB = 2**30
 _KERNEL = re.compile(rb'"cat": "kernel"')
-"""a kernel in a trace; parsing the JSON of a 14B step takes ten seconds"""
+"""regular expression of a kernel in a trace, because parsing the JSON of a 14B step takes ten seconds"""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ _AS_NAMED: dict[str, Any] = {
     "offload_activations": "off",
     "blocks_to_swap": 0,
 }
-"""settings of a row that is not planned: every block checkpointed, and nothing offloaded unless the row says so"""
+"""default settings of a row without a plan: checkpointing of every block, no offloading"""
 
 
 class Size(NamedTuple):
@@ -39,7 +39,7 @@ class Size(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> Size:
-        """Returns the size of a text such as 832x480x49."""
+        """Returns the size for a text such as 832x480x49."""
         return cls(*(int(number) for number in text.split("x")))
 
     def latent(self, shape: WanShape) -> tuple[int, int, int, int]:
@@ -62,7 +62,7 @@ def space_of(shape: WanShape) -> LatentSpace:
 
 @dataclass(frozen=True)
 class Published:
-    """A figure of another program; None for one that it does not state."""
+    """Published figures of another program; None for a missing figure."""
 
     card: str
     seconds: float | None

@@ -1,4 +1,4 @@
-"""Writes events to metrics.jsonl and reads them: as records, by line number (pages), or from the end (tail)."""
+"""Writes events to metrics.jsonl, and reads the file as records, by line number (pages), or from the end (tail)."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _LEAST = 0.005
 _UNKNOWN = 0.03
 """noise, as a share of the loss before training, if it cannot be estimated"""
 _STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
-"""97.5 % quantiles of Student's t with 1, 2, ... degrees of freedom; the last one also for more"""
+"""97.5 % quantiles of Student's t with 1, 2, ... degrees of freedom; the last value also serves larger numbers"""
 _LEAST_CLIPS, _LEAST_POINTS = 3, 5
 """fewest clips, and fewest evaluations, for an estimate of the noise"""
 _SIGMAS = 2.5
@@ -32,7 +32,7 @@ _SURE = 3.0
 
 @dataclass(frozen=True)
 class Suggestion:
-    """The suggested saved step, or None, and a sentence that says why."""
+    """The suggested saved step or None, and the reason as a sentence."""
 
     step: int | None
     why: str
@@ -50,8 +50,8 @@ def suggest(
 ) -> Suggestion:
     """Returns the saved step with the lowest held-out loss, if it improved by more than noise.
 
-    `measured`: evaluations ordered by step. `broken`: step -> fault of its previews. `nothing_to_learn`: a sentence
-    that says why the loss on these clips means nothing, if so.
+    `measured`: evaluations ordered by step. `broken`: step -> fault of its previews. `nothing_to_learn`: the reason as
+    a sentence if the loss on these clips is meaningless, else "".
     """
     broken = broken or {}
     if nothing_to_learn:
@@ -134,9 +134,9 @@ def suggest_of_pair(
 ) -> Suggestion:
     """Returns the suggestion of a run of both experts, by the mean of their losses at each saved step.
 
-    `curves`: training loss of each expert; each overfits by itself.
+    `curves`: training loss of each expert; overfitting is judged per expert.
     """
-    # Only settled points: at others, an expert was trained after its evaluation, so its loss is of another step.
+    # Only settled points. Otherwise an expert was trained after the evaluation, so the loss belongs to another step.
     settled = [point for point in together(list(experts.values())) if point.settled]
     found = suggest(settled, saved, broken=broken, nothing_to_learn=nothing_to_learn)
     if nothing_to_learn or not settled:
@@ -155,7 +155,7 @@ def suggest_of_pair(
 
 
 def _stands_alone(points: Sequence[Measured], best: Measured) -> bool:
-    """Returns whether an evaluation next to the best one has less than half of its gain."""
+    """Returns whether an evaluation next to the best one has less than half of the best one's gain."""
     place, before = points.index(best), points[0].loss
     neighbours = [points[other] for other in (place - 1, place + 1) if 0 < other < len(points)]
     return any(before - point.loss < (before - best.loss) / 2 for point in neighbours)

@@ -1,6 +1,6 @@
 """Marks divergence, worse evaluations and plateaus of a run, by comparison with its own earlier figures.
 
-Each kind is marked once, but divergence may be marked again after it has ended.
+Each kind is marked once; divergence is marked again if it recurs after it has ended.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FLAT, _LEAST = 6, 10
 
 @dataclass
 class _Expert:
-    """The figures of one model so far."""
+    """The figures of one model up to now."""
 
     norms: deque[float] = field(default_factory=lambda: deque[float](maxlen=_NEW + _USUAL))
     losses: deque[float] = field(default_factory=lambda: deque[float](maxlen=_NEW + _USUAL))
@@ -47,7 +47,7 @@ class HealthWatch:
     """Marks problems of a run from its events."""
 
     def __init__(self, metrics_file: Path) -> None:
-        """`metrics_file`: the file with the evaluations of earlier sessions; it is read at the first evaluation."""
+        """`metrics_file`: the evaluations of earlier sessions, read at the first evaluation."""
         self._file, self._read = metrics_file, False
         self._experts: dict[str, _Expert] = {}
 

@@ -48,8 +48,10 @@ class JsonlSink:
             _log.warning("%s was not let go: what it should say of this session is lost.", self._path.name)
 
     def _opened(self) -> BinaryIO | None:
-        """Returns the file opened to append; None while another program has it open."""
-        torn = _ends_torn(self._path)  # ended first, so that it stays a line of its own
+        """Returns the file, open for appending; None while another program has the file open."""
+        torn = _ends_torn(
+            self._path
+        )  # a torn line of an earlier process is ended first, so that the next event starts a new line
         try:
             file = open_append(self._path)
         except OSError as error:

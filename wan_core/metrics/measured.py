@@ -25,7 +25,7 @@ Similarity (`ssim`) has no limit: a run that learns differs as much as one that 
 
 @dataclass(frozen=True)
 class Measured:
-    """One evaluation: the loss at a step, also per clip."""
+    """One evaluation: the mean loss at a step, and the loss of each clip."""
 
     step: int
     loss: float
@@ -35,14 +35,14 @@ class Measured:
     """number of steps of the evaluated expert; None in a run of one model"""
 
     settled: bool = True
-    """False if an expert was trained after its evaluation, so that the loss is not that of a saved step"""
+    """False if an expert was trained after the evaluation, so that the loss belongs to no saved step"""
 
 
 def read_experts(path: Path) -> dict[str, list[Measured]]:
     """Returns the evaluations of a metrics.jsonl by expert ('' in a run of one model), ordered by step.
 
-    The last evaluation of a step counts; if it is not finite, the step has none. Never raises for the content of a
-    line.
+    The last evaluation of a step counts; a step whose last loss is not finite is omitted. Never raises for the content
+    of a line.
     """
     experts: dict[str, dict[int, Measured]] = {}
     for record in records_of(path, (Evaluated.name,)):
@@ -118,14 +118,14 @@ def broken_previews(path: Path) -> dict[int, str]:
             clips[step, str(record.get("sample_id", "")).rpartition("_p")[2]] = known
     verdicts: dict[int, list[str]] = {}
     for (step, prompt), measures in clips.items():
-        # Compared with the same prompt before training, since the base model may flicker too.
+        # Compared with the same prompt before training, because the base model may also flicker.
         if step and (base := clips.get((0, prompt))) is not None:
             verdicts.setdefault(step, []).append(_fault(measures, base))
     return {step: max(faults) for step, faults in verdicts.items() if 2 * sum(map(bool, faults)) > len(faults)}
 
 
 def _fault(measures: _Measures, base: _Measures) -> str:
-    """Returns the fault of a clip compared with its base; "" for none."""
+    """Returns the fault of a clip in comparison with its base; "" for no fault."""
     for name, (more, times, words) in _LIMITS.items():
         if name in measures and name in base:
             found, before = measures[name], base[name]

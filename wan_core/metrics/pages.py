@@ -35,11 +35,12 @@ class Page:
     next: int
     """line to request next"""
     records: list[dict[str, Any]]
-    """records of the valid lines; an invalid line counts too"""
+    """records of the valid lines; line numbers count invalid lines too"""
     more: bool
     """whether the file has further lines"""
     restarted: bool
-    """True if the file has fewer lines than the request assumes, so it is another file: restart at line 0"""
+    """True if the file has fewer lines than the request assumes. It is then another file, and the reader restarts at
+    line 0"""
 
 
 class MetricsPages:
@@ -51,7 +52,7 @@ class MetricsPages:
         self._clear()
 
     def count(self) -> int:
-        """Returns the number of complete lines; 0 without a file. Reads only what was appended since the last call."""
+        """Returns the number of complete lines; 0 without a file. Reads only the bytes appended since the last call."""
         with self._lock, contextlib.suppress(FileError, OSError), open_regular(self._path, follow_links=False) as file:
             self._refresh(file)
             return self._lines
@@ -60,7 +61,8 @@ class MetricsPages:
     def since(self, line: int, limit: int = _LINES_PER_PAGE, *, thin: bool = False) -> Page:
         """Returns the records from line `line` (0 = first) on, at most `limit` lines and 4 MiB.
 
-        `thin`: up to 20,000 lines, whose steps have only the values of curves, except in the file's last thousand.
+        `thin`: at most 20,000 lines instead, with steps reduced to the values of curves, except in the last thousand
+        lines of the file.
         """
         limit = _THIN_LINES_PER_PAGE if thin else limit
         with self._lock, contextlib.suppress(FileError, OSError), open_regular(self._path, follow_links=False) as file:
@@ -95,7 +97,7 @@ class MetricsPages:
 
     def _is_same(self, file: BinaryIO) -> bool:
         """Returns whether the indexed lines still end in the same bytes."""
-        # The inode is no proof, since a new file may get the number of a deleted one.
+        # An equal inode proves nothing, because a new file may get the number of a deleted one.
         file.seek(self._end - len(self._tail))
         return file.read(len(self._tail)) == self._tail
 

@@ -1,7 +1,5 @@
-"""The state of each rank's devices, in a file per rank: ranks/rank-0007.json, written every two seconds.
-
-A server that sees only the run's folder can so show the devices of all machines. Runs on one device have no such file.
-"""
+"""The state of each rank's devices, in a file per rank: ranks/rank-0007.json, written every two seconds. With these
+files, a server that only sees the run's folder shows the devices of all machines. Runs on one device have none."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ from ..files import atomic_write_json, confine, file_mark, read_json, remove_fil
 
 FOLDER, RANK_FILE = "ranks", re.compile(r"rank-(\d{4})\.json")
 _EVERY_S = 2.0
-"""as often as the page reads a run"""
+"""interval of the files, equal to the page's interval of reading a run"""
 _SILENT_S = 20.0
 """a rank is silent once its file is this many seconds older than the newest one"""
 _LARGEST = 1 << 20
@@ -62,8 +60,8 @@ def forget_ranks(directory: Path, world: int) -> None:
 def read_ranks(directory: Path) -> list[dict[str, Any]]:
     """Returns the state of each device of all ranks as JSON data, with `rank`, `host` and `silent`.
 
-    `silent`: seconds since a silent rank wrote its file, before the newest file, so that clocks of other machines do
-    not matter; None for other ranks. Damaged files are skipped.
+    `silent`: seconds between a silent rank's file and the newest file, which does not depend on this machine's clock;
+    None for other ranks. Damaged files are skipped.
     """
     found: list[tuple[float, dict[str, Any]]] = []
     for path in _files(directory):

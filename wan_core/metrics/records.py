@@ -18,7 +18,7 @@ from ..events import StepDone
 from ..files import FileError, open_regular
 
 _LONGEST_LINE = 8 << 20
-# One decoder, since `json.loads` with an argument would create one per line, which is a third of the time.
+# A shared decoder: `json.loads` with an argument would create one per line, a third of the time.
 _DECODER = json.JSONDecoder(parse_constant=lambda _: None)
 
 
@@ -63,7 +63,8 @@ def records_of(path: Path, kinds: Collection[str]) -> Iterator[dict[str, Any]]:
 
 
 def lines_of(file: BinaryIO, longest: int) -> Iterator[bytes]:
-    """Yields the complete lines from the position of `file` on; for a line longer than `longest` bytes, its newline."""
+    """Yields the complete lines from the position of `file` on. A line longer than `longest` bytes becomes an empty
+    line."""
     while line := file.readline(longest):
         is_long = not line.endswith(b"\n")
         while line and not line.endswith(b"\n"):

@@ -74,7 +74,7 @@ def read_tail(path: Path) -> MetricsTail:
 
 
 def _kind(line: bytes) -> str:
-    """Returns the event name of a line without parsing it, since `to_line` writes it first."""
+    """Returns the event name of a line without parsing the line: `to_line` writes the name first."""
     head = line[:40]
     return next((name for mark, name in _HEADS.items() if mark in head), "")
 

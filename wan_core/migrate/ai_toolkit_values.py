@@ -81,7 +81,7 @@ def experts(value: Any, job: ForeignJob) -> None:
 
 
 def rate(value: float, job: ForeignJob) -> Any:
-    """Returns the learning rate; None if the table of the optimizer has it, where `optimizer` reads it."""
+    """Returns the learning rate; None if the optimizer's table has it, from which `optimizer` reads it."""
     train: dict[str, Any] = job.ledger.get("train", dict, {})
     table: Any = train.get("optimizer")
     inside = "lr" not in train and isinstance(table, dict) and "lr" in table

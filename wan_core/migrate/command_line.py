@@ -22,7 +22,7 @@ _PATHS = frozenset(
         *("base_weights", "sample_prompts", "config_file"),
     )
 )
-"""options with a path; only its last part must be known"""
+"""options with a path, of which only the last part must be known"""
 _WITH_VALUE = {name for key in KEYS for name in key.names.split()} - FLAGS
 
 

@@ -1,4 +1,4 @@
-"""Training settings of diffusion-pipe: the TOML of its train.py (examples/main_example.toml there)."""
+"""Training settings of diffusion-pipe: the TOML file of diffusion-pipe's train.py (examples/main_example.toml)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job of another trainer: the widgets that it sets, and the account of its settings."""
+"""A job of another trainer: the widgets that the job sets, and the account of its settings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOADER, QUANTIZE, SPLIT, DATA = "LoadWanModel", "Fp8Quantize", "SplitAcrossGPUs"
 FROZEN, CUTTING = "AddFrozenLora", "WanDatasetSettings"
 SETTINGS, PREVIEW, TRAINER = "WanTrainSettings", "WanPreviewSettings", "TrainLoRA"
 UNKNOWN_MODEL = "choose a model"
-"""placeholder for a file that the settings do not name; as no such file exists, the user has to choose one"""
+"""placeholder for a file that the settings do not name. No such file exists, so the user has to choose one"""
 _CONFIGS = {
     LOADER: (ModelPlan,),
     QUANTIZE: (QuantizeConfig,),
@@ -69,13 +69,13 @@ class ForeignJob:
     """frozen LoRAs: file, strength"""
     kind: Kind | None = None
     expert: str = ""
-    """"high" or "low" if one expert of a pair is trained, "both", or "" if the settings do not say it"""
+    """the trained expert: "high", "low" or "both"; "" if unknown"""
 
     unset: dict[str, str] = field(default_factory=dict[str, str])
     """key -> text of a value that the file does not define"""
 
     huge_rank: int = 0
-    """a rank above 1024; 0 for others"""
+    """the rank of the settings if it is above 1024, else 0"""
 
     epochs: tuple[str, int] | None = None
     """(key, epochs), if the length of the run is in epochs"""
@@ -135,7 +135,7 @@ class ForeignJob:
         return TrainConfig.from_dict({name: value for name, value in known.items() if name in settings_of(TrainConfig)})
 
     def model(self, plan: ModelPlan) -> ModelPlan:
-        """Returns `plan` with the job's settings; files and placement stay."""
+        """Returns `plan` with the job's settings, but the plan's own files and placement."""
         loader = self.values.get(LOADER, {})
         named: dict[str, Any] = {name: loader[name] for name in ("base_precision", "attention") if name in loader}
         if QUANTIZE in self.values:

@@ -51,7 +51,7 @@ NODES: dict[str, Node] = {
         ],
     ),
 }
-"""node id -> (linked inputs, outputs); tests compare them with the nodes"""
+"""node id -> (linked inputs, outputs), as the nodes define them"""
 _CORE: dict[str, dict[str, Any]] = {
     "VAELoader": {"vae_name": ""},
     "CLIPLoader": {"clip_name": "", "type": "wan", "device": "default"},

@@ -1,6 +1,6 @@
 """The type of the tables of a trainer's keys, and `take_over`, which reads settings by a table.
 
-A table has for each key the widget that it becomes, and the reason for a difference. docs/use/coming_from.md is
+A table has, for each key, the widget that replaces it, and the reason for a difference. docs/use/coming_from.md is
 generated from the tables.
 """
 
@@ -24,7 +24,7 @@ _MAY_HOLD = frozenset(
         *("trigger_word", "caption_prefix", "network_args"),
     )
 )
-"""keys in whose texts these characters are literal"""
+"""keys whose texts may contain the marks of scripts as ordinary characters"""
 CHANGED = "{said} -> {made}: {why}"
 NOT_STATED = "{key} is not set: {value}, the default of {trainer}"
 READ_BY_NODE = "read by Wan Dataset From File"
@@ -55,7 +55,8 @@ class Key:
     """the widget, such as "TrainLoRA.rank"; "" for none"""
 
     note: str = ""
-    """the reason for a difference, or for no widget; for the docs, and for the account of a dropped key"""
+    """the reason for a difference, or for a missing widget; shown in the docs, and in the account if the key is
+    dropped"""
 
     kind: type = str
     """type of the value"""
@@ -72,7 +73,7 @@ class Key:
 
 
 def drops(names: str, note: str = "") -> tuple[Key, ...]:
-    """Returns keys without a widget; without a `note` they have no effect on results."""
+    """Returns keys without a widget. Keys without a `note` have no effect on results."""
     return tuple(Key(name, note=note) for name in names.split())
 
 
@@ -202,7 +203,7 @@ def _as(kind: type, value: Any, where: str) -> Any:
             return {**dict.fromkeys(_TRUE, True), **dict.fromkeys(_FALSE, False)}[value.strip().lower()]
         if kind in (int, float) and not isinstance(value, bool):
             if kind is int and (isinstance(value, int) or str(value).isdecimal()):
-                return int(value)  # not through a float, which has 53 bits; a seed has 64
+                return int(value)  # no conversion through float, which has 53 bits, because a seed has 64
             number = float(value)
             if kind is float:
                 return number

@@ -105,7 +105,7 @@ _DROPPED = {"stabilize", "kahan_sum", "decouple_lr", "foreach", "fused", "gradie
 def optimizer(name: str, arguments: Mapping[str, Any], job: ForeignJob, *, library: str = "") -> Any:
     """Sets the arguments of the optimizer that a trainer calls `name`; returns our name, perhaps as `Changed`.
 
-    `library`: package of optimizers that are not in the table.
+    `library`: package that has optimizers missing from the table.
     """
     word = name.lower().replace("-", "").replace("_", "").replace("sdnq", "")
     word = word.replace("torch.optim.", "torch").replace("bitsandbytes.optim.", "bnb")
@@ -220,7 +220,7 @@ _SCHEDULES = {
 
 
 def scheduler(value: str, _job: ForeignJob) -> Any:
-    """Returns the schedule; constant for one without counterpart."""
+    """Returns the schedule; constant for a schedule without counterpart."""
     name = value.lower()
     if name not in _SCHEDULES:
         return Changed("constant", filled("{value} has no counterpart", value=shown(value)))
@@ -259,7 +259,7 @@ def copies(value: int, _job: ForeignJob) -> Any:
 
 
 def only_for(schedule: str) -> Callable[[Any, ForeignJob], Any]:
-    """Returns a reader of a value that only one schedule uses."""
+    """Returns a `read` function for a value that only one schedule uses."""
 
     def read(value: Any, job: ForeignJob) -> Any:
         there = job.of("WanTrainSettings.lr_scheduler") == schedule
@@ -293,7 +293,7 @@ def quantized(value: str, job: ForeignJob) -> Any:
 
 
 def rank_of(value: int, job: ForeignJob) -> Any:
-    """Returns the rank, at most 1024; in LyCORIS a huge rank stands for complete matrices."""
+    """Returns the rank, at most 1024; in LyCORIS, a rank above 1024 stands for complete matrices."""
     kind = job.of("WanTrainSettings.adapter")
     if value <= 1024 or kind not in ("LoKr", "LoHa"):
         return value
@@ -302,7 +302,8 @@ def rank_of(value: int, job: ForeignJob) -> Any:
 
 
 def alpha_of(value: float, job: ForeignJob) -> Any:
-    """Returns alpha. With a huge rank, a LoKr of complete matrices has scale 1, and others keep their scale."""
+    """Returns alpha. For ranks above 1024, a LoKr of complete matrices has scale 1, and other adapters keep their
+    scale."""
     if not job.huge_rank:
         return value
     whole = job.of("WanTrainSettings.adapter") == "LoKr"

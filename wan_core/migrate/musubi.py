@@ -1,4 +1,5 @@
-"""Training settings of musubi-tuner: its command line, or the TOML of --config_file (docs/wan.md there)."""
+"""Training settings of musubi-tuner: its command line, or the TOML file of --config_file (musubi-tuner's
+docs/wan.md)."""
 
 from __future__ import annotations
 
@@ -128,7 +129,7 @@ OF_MUSUBI = frozenset({"dit", "task", "network_module", "dataset_config", "netwo
 
 
 def _differ(task: str, file: str) -> bool:
-    """Returns whether the models named by the task and by the file differ; a file name may be less exact."""
+    """Returns whether task and file name state different models. A file name may be less exact than the task."""
     if file == "T2V-14B":
         return False
     return task[:3] != file[:3] or (file != "I2V-14B-480P" and task.partition("B-")[0] != file.partition("B-")[0])

@@ -75,7 +75,7 @@ class Texts:
 
 
 def _tails(named: str) -> Iterator[list[str]]:
-    """Yields the parts of a path, then those without the first, and so on, down to the file name."""
+    """Yields the parts of a path, then all but the first part, and so on, down to the file name."""
     parts = [part for part in named.replace("\\", "/").split("/") if part not in ("", ".", "..")]
     for start in range(len(parts)):
         yield parts[start:]

@@ -52,7 +52,7 @@ def base(value: str, job: ForeignJob) -> Any:
 
 
 def lora_type(value: str, job: ForeignJob) -> Any:
-    """Sets the adapter kind; that of LyCORIS is in a file of its own, which `settle` reads."""
+    """Sets the adapter kind. LyCORIS states its kind in a separate file, which `settle` reads."""
     if value != "lycoris":
         return (
             "LoRA"
@@ -165,7 +165,7 @@ def optimizer(value: str, job: ForeignJob) -> Any:
 
 
 def size(value: str, job: ForeignJob) -> None:
-    """Reads WIDTHxHEIGHT or a side; of several, separated by commas, the first is used."""
+    """Reads WIDTHxHEIGHT or a side length; the first of several, separated by commas."""
     first = value.split(",")[0].strip().lower()
     sides = [part for part in first.split("x") if part]
     if len(sides) not in (1, 2) or not all(re.fullmatch(r"\d+(\.\d+)?", side) for side in sides):

@@ -94,7 +94,9 @@ class _Plain:
             raise self._too_much("has a whole number of more than 64 bits")
         if value is None or isinstance(value, str | int | float):
             return value
-        return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)  # such as a date
+        return (
+            value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+        )  # dates and other YAML or TOML types
 
     def _too_much(self, what: str) -> DatasetError:
         return DatasetError(f"{self._name} {what}, and settings do not. Choose the settings file itself.")

@@ -32,13 +32,13 @@ class SamplingPreset:
     scheduler: str = "simple"
     guidance: Guidance = Guidance()
     low_noise_guidance: float | None = None
-    """guidance scale of the low_noise expert; None: the same"""
+    """guidance scale of the low_noise expert; None: `guidance_scale`"""
 
 
 FEW_STEPS = "4-step LoRA"
-"""needs a LoRA that is distilled for few steps; without it, clips are noise"""
+"""preset for LoRAs that are distilled for few steps; without such a LoRA, clips are noise"""
 OFFICIAL = "official"
-"""the numbers of the model's own config, `Template.official`; those of PRESETS with `official_of_all`"""
+"""preset with the model's official settings, `Template.official`; with `official_of_all` the settings in PRESETS"""
 PRESETS = {
     "ComfyUI template": SamplingPreset(20, 6.0, 8.0),
     OFFICIAL: SamplingPreset(50, 5.0, 5.0),
@@ -221,7 +221,7 @@ class SampleConfig(Config):
     """frozen LoRAs that act in previews only, such as a few-step LoRA"""
 
     official_of_all: bool = internal(False, "never")
-    """True in older runs, in which "official" means the same numbers for all models"""
+    """True in older runs, in which "official" means the same settings for all models"""
     preview_size: str = counted(
         _AS_FIRST_CLIP,
         "Size of previews whose width, height or num_frames is 0. clip: the size of the first training clip. template: "
@@ -259,7 +259,7 @@ class SampleConfig(Config):
             )
 
     def of_prompt(self, index: int) -> SampleConfig:
-        """Returns the settings of one prompt; its own settings replace the common ones."""
+        """Returns the settings of one prompt: its own, and the common ones for the rest."""
         if not self.prompt_settings:
             return self
         return replace(self, prompt_settings=(), **self.prompt_settings[index].settings())
@@ -270,7 +270,8 @@ class SampleConfig(Config):
         return f"{variant}_p{index}_{name}" if name else f"{variant}_p{index}"
 
     def resolved(self, template: Template | None = None, pixels: int = 0) -> SamplingPreset:
-        """Returns all sampling settings, with values for every 0; `template`: the model's, for "auto" and "official".
+        """Returns all sampling settings, with a value in place of every 0. `template`: the model's template, for "auto"
+        and "official".
 
         `pixels`: width x height of the clip, if the config does not set them.
         """

@@ -14,7 +14,7 @@ from ..model import WanTransformer
 
 @dataclass(frozen=True)
 class Denoiser:
-    """A model, and the sigmas at which its steps start: sigma_min <= sigma < sigma_max, or <= 1 if that is 1.
+    """A model, and the sigmas at which its steps start: sigma_min <= sigma < sigma_max; with sigma_max 1 also sigma 1.
 
     `opened` is entered before the first step and left after the last, so a pair needs device memory for one expert.
     """
@@ -37,7 +37,8 @@ def turns(denoisers: Sequence[Denoiser], sigmas: Tensor) -> list[tuple[Denoiser,
     """Returns each denoiser with its sigmas, (own steps + 1,) float32, highest first.
 
     `denoisers`: the highest range first; `sigmas` (steps + 1,): from 1 to 0. The last sigma of a denoiser is the first
-    of the next, as with two KSamplerAdvanced. Denoisers without a step are omitted; ConfigError if none has a step.
+    sigma of the next, as with two KSamplerAdvanced nodes. Denoisers without a step are omitted; ConfigError if none has
+    a step.
     """
     found: list[tuple[Denoiser, Tensor]] = []
     starts, highest = sigmas[:-1], denoisers[0].sigma_max

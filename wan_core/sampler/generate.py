@@ -1,4 +1,4 @@
-"""Generates a clip from noise, with one model, or with the experts of a pair one after the other."""
+"""Generates a clip from noise, with one model, or with the experts of a pair in sequence."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _scale(denoiser: Denoiser, preset: SamplingPreset) -> float:
 def _noise_like(latent: Tensor, seed: int) -> Callable[[], Tensor]:
     """Returns a function that draws noise of latent's shape on latent's device, as ComfyUI does for ancestral
     samplers."""
-    # On a CPU, the same seed would repeat the initial noise, so the next seed is used.
+    # The next seed, because on a CPU the same seed would repeat the initial noise.
     own = (seed + (latent.device.type == "cpu")) % 2**64
     generator = torch.Generator(latent.device).manual_seed(own)
     return lambda: torch.randn(latent.shape, generator=generator, device=latent.device)

@@ -42,7 +42,7 @@ class Guidance:
             )
 
     def skips_at(self, sigma: float, shift: float) -> bool:
-        """Returns whether blocks are skipped at this sigma, as by ComfyUI's percent_to_sigma."""
+        """Returns whether blocks are skipped at this sigma; ComfyUI's percent_to_sigma converts the range."""
         return bool(self.skip_layers) and _level(self.skip_to, shift) <= sigma <= _level(self.skip_from, shift)
 
 
@@ -56,7 +56,7 @@ class ModelInputs:
     """(B, M, D)"""
     conditioning: Conditioning | None
     scale: float
-    """guidance scale; 1: no negative pass"""
+    """guidance scale; 1 omits the negative pass"""
     shift: float
     guidance: Guidance
 

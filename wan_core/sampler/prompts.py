@@ -23,7 +23,7 @@ _LONGEST_TRIGGER = 1000
 _JSON = re.compile(r'\s*(?:\{\s*["}]|\[\s*["\[{\]])')
 """start of JSON; a line of text may start with [trigger]"""
 _SUFFIX = re.compile(r"(?:^|\s)--([A-Za-z]\S*)(?=\s|$)")
-"""a suffix up to the next blank; so --w480 is an unknown suffix, not text of the prompt"""
+"""a suffix up to the next blank. So --w480 is an unknown suffix, not a part of the prompt"""
 _SUFFIXES = {
     "w": ("width", int), "h": ("height", int), "f": ("num_frames", int), "s": ("steps", int), "d": ("seed", int),
     "l": ("cfg", float), "fs": ("shift", float), "n": ("negative_prompt", str),
@@ -67,7 +67,8 @@ class PreviewPrompt(Config):
 def read_prompts(written: str, trigger_word: str = "") -> list[tuple[str, PreviewPrompt]]:
     """Returns all prompts in order, with their settings and with the trigger word for `[trigger]`.
 
-    Empty lines and lines that start with # are skipped. ConfigError names the line or nickname, and a valid form.
+    Empty lines and lines that start with # are skipped. Raises ConfigError, which names the line or nickname and a
+    valid form.
     """
     if len(trigger_word) > _LONGEST_TRIGGER:
         raise ConfigError(f"trigger_word has {len(trigger_word):,} characters. Use at most {_LONGEST_TRIGGER}.")

@@ -19,8 +19,8 @@ _GRID = 1000
 def schedule(name: str, steps: int, shift: float, *, skips_last: bool = False) -> Tensor:
     """Returns (steps + 1,) float32 sigmas from 1 to 0 of the scheduler `name`, a key of SCHEDULERS.
 
-    `beta` omits duplicates, which occur from about 300 steps on. `skips_last`: the schedule of one step more without
-    the sigma before 0, as ComfyUI has it for samplers that are unstable near 0 (uni_pc).
+    `beta` omits duplicates, which occur from about 300 steps on. `skips_last`: computes the schedule with an additional
+    step and omits the sigma before 0, as ComfyUI does for samplers that are unstable near 0 (uni_pc).
     """
     sigmas = SCHEDULERS[name](steps + skips_last, shift)
     return torch.cat([sigmas[:-2], sigmas[-1:]]) if skips_last else sigmas
@@ -33,7 +33,7 @@ def _normal(steps: int, shift: float) -> Tensor:
 
 
 def _sgm_uniform(steps: int, shift: float) -> Tensor:
-    """Returns `_normal` of one step more, without its last sigma above 0."""
+    """Returns `_normal` with an additional step, without its last sigma above 0."""
     lowest = float(_shifted(torch.tensor([1 / _GRID]), shift))
     return _to_zero(_shifted(torch.linspace(1.0, lowest, steps + 1, dtype=torch.float64)[:-1], shift))
 
@@ -76,7 +76,7 @@ def _to_zero(sigmas: Tensor) -> Tensor:
 
 def _beta_quantile(share: float, power: float = 0.6) -> float:
     """Returns x with I_x(power, power) = share, by bisection."""
-    if share > 0.5:  # by symmetry; the series converges fast below one half
+    if share > 0.5:  # by symmetry, because the series converges fast below one half
         return 1 - _beta_quantile(1 - share, power)
     low, high = 0.0, 0.5
     for _ in range(60):

@@ -50,7 +50,8 @@ def _euler(walk: Walk, x: Tensor) -> Tensor:
 
 
 def _heun(walk: Walk, x: Tensor) -> Tensor:
-    """Uses the mean of the velocities at both ends of a step (Karras et al. 2022, algorithm 1); the last is Euler."""
+    """Uses the mean of the velocities at both ends of a step (Karras et al. 2022, algorithm 1); the last step is
+    Euler's."""
     for sigma, following in pairwise(walk.sigmas):
         velocity = walk.velocity(x, sigma)
         if following > 0:

@@ -29,14 +29,15 @@ _TRIED: tuple[tuple[str, Callable[[Path], str]], ...] = (
     ("training", trains),
     ("fp8 training", trains_in_fp8),
 )
-"""(name, check), cheap ones first; a check gets an empty folder, returns its finding, and raises on failure"""
+"""(name, check), cheap checks first. A check gets an empty folder, returns its finding as text, and raises on
+failure"""
 
 
 @dataclass(frozen=True)
 class Finding:
     name: str
     state: str
-    """ok; missing: only some jobs need it; failed"""
+    """ok, failed, or missing (a package that only some jobs need)"""
     said: str
     seconds: float
 

@@ -55,7 +55,7 @@ class Companion:
 
 
 class _Line:
-    """The sender process as a destination: an event is a line of its stdin."""
+    """The sender process as a destination: each event becomes a line on its stdin."""
 
     title = "What sends this run's news"
 

@@ -37,7 +37,7 @@ class About:
 
 
 def figures_of(event: Event) -> dict[str, float]:
-    """Returns the finite numbers of an event by name; names of a pair end in the expert."""
+    """Returns the finite numbers of an event by name; in a pair run, names end in the expert."""
     found: dict[str, float | None] = {}
     if isinstance(event, StepDone):
         pair = f"/{event.expert}" if event.expert in ("high", "low") else ""

@@ -58,7 +58,7 @@ class TensorBoard:
 
 def _check_wandb_folder(directory: Path) -> None:
     """Raises ConfigError for a run folder with settings of wandb, and keeps wandb from running git there."""
-    # wandb reads these files in its working folder, and sends the API key to the host that they name.
+    # wandb reads these files in its working folder, and sends the API key to the host named there.
     for name in ("wandb/settings", ".wandb"):
         if os.path.lexists(directory / name):
             raise ConfigError(
@@ -89,7 +89,7 @@ class Hosted:
         self._step = 0
 
     def begin(self) -> None:
-        """Creates the run at the tracker, or resumes the one of the same folder."""
+        """Creates the run at the tracker, or resumes the run of the same folder."""
         library, settings, about = self._library, self._settings, self._about
         if settings.kind == "mlflow":
             if settings.address:

@@ -50,8 +50,7 @@ class Mirror:
     """Copies saved steps, metrics and clips. The manifest is copied last, so a folder with a manifest is complete.
 
     Failed copies are retried with the next saved step, at the end, and in later sessions of all runs in the same
-    folder. Each piece of a file is read with the file opened anew, so that the run can be deleted meanwhile; links are
-    not followed.
+    folder. The file is opened again for each piece, so that the run can be deleted meanwhile. Links are not followed.
     """
 
     title = "The mirror"
@@ -101,7 +100,7 @@ class Mirror:
         self._root = root.rstrip("/")
 
     def take(self, event: Event) -> None:
-        """Copies missing saved steps and previews, and the metrics. Raises Gone, and what the storage raises."""
+        """Copies missing saved steps and previews, and the metrics. Raises Gone, and the errors of the storage."""
         if isinstance(event, _COPIED_AT):
             self._copy_waiting()
 
@@ -159,7 +158,7 @@ class Mirror:
         """Returns whether the mirror has this saved step completely."""
         if not self._files.exists(there):
             return False
-        try:  # by content, since an earlier run of the same name may have another step there
+        try:  # compared by content, because an earlier run of the same name may have copied another step
             return self._files.cat_file(there) == _piece(manifest, run, 0)[0]
         except (FileError, OSError):
             return False
@@ -179,7 +178,8 @@ class Mirror:
             self._copied.add((folder.parent.parent.name, folder.name))
 
     def _copy_clips(self, folder: Path, run: Path, there: str) -> None:
-        """Copies the clips of a folder and its subfolders that are missing or of another size, then its index."""
+        """Copies the clips of a folder and its subfolders that are missing or differ in size, then the folder's
+        index."""
         for clip, size in _clips_in(folder):
             place = f"{there}/{clip.relative_to(folder).as_posix()}"
             if (place, size) in self._clips:

@@ -33,10 +33,10 @@ class Outbox:
     def __init__(self, runs: Path, kind: str) -> None:
         self._runs, self._kind = runs, kind
         self._done: set[Path] = set()
-        """files of sent messages that could not be removed, since on Windows another program has them open"""
+        """files of sent messages that another program has open, which Windows cannot remove"""
 
     def put(self, message: dict[str, Any]) -> None:
-        """Keep a message until it is sent. Raises OSError or FileError."""
+        """Stores a message until it is sent. Raises OSError or FileError."""
         known, now = self.waiting(), time.time_ns()
         numbers = (int(file.name.partition(".")[0]) for file in known)
         # Keeps the order if the clock was set back a little; a number far in the future is not a file of ours.

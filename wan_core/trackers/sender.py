@@ -1,7 +1,6 @@
-"""The sender process of a run. It uses no GPU and holds no lock of the run, and may continue after the run has ended.
-
-Its stdin has a line of JSON about the run, then the events of the run, and is closed at the end of the run. The process
-exits once all events are sent, or after a time without progress.
+"""The sender process of a run. The process uses no GPU, holds no lock of the run, and may continue after the run has
+ended. Its stdin receives a line of JSON about the run, then the events of the run, and closes at the end of the run.
+The process exits once all events are sent, or after a time without progress.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class Keeping(Destination, Protocol):
 def serve(directory: Path, settings: ServerSettings, lines: BinaryIO, out: BinaryIO) -> None:
     """Send the events of `lines` until they end, and wait until all are sent (`Delivery.close`).
 
-    A failure is a line of `out`, or of the run's log once `out` is closed.
+    A failure becomes a line in `out`, or in the run's log once `out` is closed.
     """
     first = lines.readline()
     if not first:
@@ -77,7 +76,7 @@ def send_what_waits(directory: Path, settings: ServerSettings, about: About) -> 
     """Send the waiting messages of all runs in the folder of `directory`, and this run's saved steps that the mirror
     lacks.
 
-    Returns kind -> the numbers of sent and waiting messages, and why they wait.
+    Returns kind -> numbers of sent and of waiting messages, and the reason of waiting.
     """
     found: dict[str, dict[str, object]] = {}
     for kind, destination in zip(_kinds_of(settings), _keeping_of(settings, directory, about), strict=True):
@@ -95,7 +94,7 @@ def send_what_waits(directory: Path, settings: ServerSettings, about: About) -> 
 def elsewhere_of(settings: ServerSettings, directory: Path, about: About) -> list[Destination]:
     """Returns the destinations that are not local; imports their libraries.
 
-    Raises DependencyError and ConfigError for an unusable one.
+    Raises DependencyError and ConfigError for an unusable destination.
     """
     return [*_hosted_of(settings, directory, about), *_keeping_of(settings, directory, about)]
 
@@ -138,7 +137,7 @@ class _Saying:
 
     def _log(self, sentence: str) -> None:
         if not (self._directory / "run.json").is_file():
-            return  # a deleted run, whose folder the log would create again
+            return  # writing the log would create the folder of a deleted run again
         with contextlib.suppress(OSError, FileError), open_append(self._directory / "log.txt") as log:
             when = time.strftime("%Y-%m-%d %H:%M:%S")
             log.write(f"{when} WARNING wan_trainer: {plain(sentence)}\n".encode())

@@ -34,10 +34,8 @@ def with_trackers(emit: Emit, directory: Path, file: Path | None, *, waits: bool
 
 
 def trackers_of(settings: ServerSettings, directory: Path) -> tuple[list[Destination], list[Destination]]:
-    """Returns the destinations of the settings (on this machine, elsewhere); imports their libraries.
-
-    Raises DependencyError and ConfigError for an unusable one.
-    """
+    """Returns the destinations of the settings (on this machine, elsewhere); imports their libraries. Raises
+    DependencyError and ConfigError for an unusable destination."""
     from ..train import SaveStore
 
     about = About.read(directory)
@@ -49,7 +47,7 @@ def trackers_of(settings: ServerSettings, directory: Path) -> tuple[list[Destina
         first_step = saved[-1] + 1 if saved else 0
         try:
             here.append(TensorBoard(directory, about, first_step, settings.tensorboard.flush_seconds))
-        except ImportError as error:  # only a warning, since TensorBoard is on by default
+        except ImportError as error:  # only a warning, because TensorBoard is on by default
             _log.warning("TensorBoard cannot be imported: %s", error)
     return here, elsewhere_of(settings, directory, about)
 
@@ -61,7 +59,7 @@ class Tracked:
         self._emit, self._deliveries = emit, deliveries
 
     def __call__(self, event: Event) -> None:
-        """Forwards an event; does not wait, and raises nothing for a tracker."""
+        """Forwards an event without waiting. Errors of trackers are not raised."""
         self._emit(event)
         for delivery in self._deliveries:
             delivery.put(event)

@@ -45,11 +45,11 @@ _TRANSLATED, _TRANSLATED_HERE = ipaddress.IPv6Network("64:ff9b::/96"), ipaddress
 
 
 class Unreachable(WanTrainerError):  # noqa: N818  not an error of the program
-    """The address did not accept an event. The message has only the host, since the path may be a key."""
+    """The address did not accept an event. The message names only the host, because the path may be a key."""
 
 
 class Webhook:
-    """Posts events as JSON, only to public addresses unless the settings allow others."""
+    """Posts events as JSON, to public addresses only, unless the settings allow private ones."""
 
     title = "The webhook"
     patience_s = 30.0
@@ -217,7 +217,7 @@ class _Pinned(http.client.HTTPSConnection):
 
 
 def _is_public(address: str) -> bool:
-    """Returns whether an address and all IPv4 addresses in it are public."""
+    """Returns whether an address, and every IPv4 address embedded in it, are public."""
     found = ipaddress.ip_address(address.partition("%")[0])
     hidden: list[ipaddress.IPv4Address] = []
     if isinstance(found, ipaddress.IPv6Address):

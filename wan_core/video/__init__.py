@@ -1,4 +1,4 @@
-"""Media files, which only a child process opens: a broken or hostile file costs one clip, not the server.
+"""Media files. Only a child process opens them, so a broken or hostile file costs one clip, not the server.
 
 `VideoProcess` is the parent side. The child imports av, numpy and Pillow, but not torch.
 """

@@ -38,7 +38,7 @@ class Animation:
     """width, height"""
     durations_s: tuple[float, ...]
     first: int = 0
-    """number of the first frame; 1 if the file also has a still, for other readers"""
+    """number of the first frame; 1 if frame 0 is a still for readers without animation"""
 
     def frames(self, start_s: float = 0.0) -> Iterator[TimedFrame]:
         """Yields the frames on screen after `start_s`. DatasetError for a damaged frame."""
@@ -79,7 +79,7 @@ def animation_of(path: Path) -> Animation | None:
 
 
 def _png(path: Path, file: BinaryIO) -> Animation | None:
-    """Reads the chunks up to the pixels; all chunks of an APNG."""
+    """Reads the chunks up to the pixels, and in an APNG all chunks."""
     stated, width, height, first = 0, 0, 0, 0
     durations: list[float] = []
     for kind, inside in _chunks(path, file, len(_PNG), os.fstat(file.fileno()).st_size, is_png=True):
@@ -158,7 +158,7 @@ class Moving:
     """An open clip."""
 
     frames: Callable[[float], Iterator[TimedFrame]]
-    """(start in seconds) -> frames; to be called once"""
+    """function: start in seconds -> frames; can be called once"""
     tick_s: float
     """resolution of the times"""
     rate: float

@@ -90,7 +90,7 @@ def _below(header: dict[str, Any]) -> Path | None:
 
 
 def _answer(operations: dict[str, Operation], header: dict[str, Any], payload: bytearray) -> Answer:
-    """Returns the answer to a request; an error with one file becomes an answer too."""
+    """Returns the answer to a request. An error with a file is an answer too."""
     try:
         return operations[header["do"]](header, payload)
     except DependencyError as error:

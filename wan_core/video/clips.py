@@ -1,6 +1,6 @@
 """Reads the facts of clips, and their frames at another rate and size.
 
-Frames are selected by presentation time, not by number, so that clips with a variable rate keep their speed. They are
+Frames are selected by presentation time, not by number, so that clips with a variable rate keep their speed. Frames are
 rotated as the file states, stretched to square pixels, scaled to cover the requested size, and cropped.
 """
 
@@ -31,13 +31,12 @@ if TYPE_CHECKING:
     from av.video.stream import VideoStream
 
 _TRUNCATED_S = 0.25
-"""a file that ends this many seconds before its stated end is truncated"""
+"""a file counts as truncated if it ends this many seconds before its stated end"""
 _GIF_END = b";"
 _STREAMS = ("mpeg", "mpegts", "flv", "asf")
 """streaming containers, in which two concatenated files are one valid file"""
 _COARSE_TICK_S = 0.002
-"""times in finer ticks (Matroska: 1 ms) are rounded, so they may be off by one tick; times in coarser ticks are
-exact"""
+"""tick in seconds up to which times are rounded (Matroska: 1 ms) and may be off by one tick; coarser times are exact"""
 
 
 def probe_animation(found: Animation) -> ClipInfo:
@@ -182,7 +181,7 @@ def _is_variable(times: list[float], tick: float) -> bool:
 
 
 def _check_complete(path: Path, container: InputContainer, end_s: float) -> None:
-    if container.format.name == "gif":  # states no duration, only an end marker
+    if container.format.name == "gif":  # an end marker without a duration
         with open_media(path) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - 1024))
             if not file.read().rstrip(b"\0").endswith(_GIF_END):

@@ -89,21 +89,21 @@ def to_rgb(frame: VideoFrame, size: tuple[int, int], *, shrinks: bool) -> NDArra
 
 @lru_cache(maxsize=1)
 def _scaler() -> VideoReformatter:
-    """Returns the shared scaler; a new one per frame would take longer than scaling, and start a thread per core."""
+    """Returns the shared scaler. Creating one per frame would take longer than scaling, and start a thread per core."""
     from av.video.reformatter import VideoReformatter
 
     return VideoReformatter()
 
 
 def _counts_to_one(frame: VideoFrame) -> bool:
-    """Returns whether white is the largest value, such as 1023 of 10 bits; swscale assumes 1020, which is too
-    bright."""
+    """Returns whether white is the largest value, such as 1023 in 10 bits. swscale assumes 1020, which makes pictures
+    too bright."""
     deep = bits_of(frame) > 8
     return deep and (frame.format.is_rgb or int(frame.color_range) == _FULL_RANGE or len(frame.format.components) < 3)
 
 
 def opaque(frame: VideoFrame) -> VideoFrame:
-    """Returns a transparent frame on white; any other frame unchanged."""
+    """Returns a transparent frame on white, and other frames unchanged."""
     layout = frame.format
     if not (layout.has_palette or any(component.is_alpha for component in layout.components)):
         return frame

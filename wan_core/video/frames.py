@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 _SEEK_FROM_S = 2.0
 """before this start, frames are decoded from the beginning instead of seeking"""
 _UNSEEKABLE = ("avi", "gif", "mpeg", "mpegts", "asf", "flv")
-"""AVI has decoding times only; a GIF frame depends on all earlier ones; the others have no reliable index"""
+"""formats that are read from the start: AVI has decoding times only, a GIF frame depends on all earlier frames, and the
+others have no reliable index"""
 
 
 class TimedFrame(NamedTuple):
@@ -29,7 +30,7 @@ class TimedFrame(NamedTuple):
     """seconds from the first frame"""
 
     duration_s: float
-    """0 if the file does not state it"""
+    """stated duration in seconds; 0 if the file has none"""
     frame: VideoFrame
 
 
@@ -75,8 +76,8 @@ def _from_key_frame(
 
 def _decode(container: InputContainer, stream: VideoStream, decoder: VideoCodecContext) -> Iterator[Stamped]:
     """Yields frames in display order, each with its time in ticks."""
-    # AVI has decoding times only, which the decoder gives to the wrong B-frames. Frames are returned in display order,
-    # so the n-th frame gets the n-th time.
+    # AVI has decoding times only, which the decoder assigns to the wrong B-frames. Frames are returned in display
+    # order, so the n-th frame gets the n-th time.
     by_order = container.format.name == "avi"
     stamps: collections.deque[int] = collections.deque()
     for packet in container.demux(stream):

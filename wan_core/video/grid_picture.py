@@ -13,7 +13,7 @@ _BACK, _TEXT, _DIM = (24, 24, 24), (235, 235, 235), (170, 170, 170)
 _GAP = 4
 _LEAST_TEXT, _MOST_TEXT = 11, 28
 _LINES = 3
-"""most lines of a label's first paragraph; others have one line"""
+"""largest number of lines of a label's first paragraph; other paragraphs have one line"""
 
 
 @dataclass(frozen=True)

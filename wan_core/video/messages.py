@@ -1,4 +1,4 @@
-"""Data exchanged by parent and child: the facts of a media file, and the crop of a source. Standard library only."""
+"""Data that parent and child exchange: the facts of a media file, and the crop of a source. Standard library only."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from av.video.stream import VideoStream
 
 _SQUARE = 0.03
-"""pixels count as square up to this deviation: 16:9 scaled to 832x480 has 40:39, and is not resampled"""
+"""deviation up to which pixels count as square, so that 16:9 scaled to 832x480 (40:39) is not resampled"""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,8 @@ def shown_size(frame: VideoFrame, ratio: float) -> tuple[int, int]:
 
 
 def fit(frame: VideoFrame, ratio: float, wanted: tuple[int, int], framing: Framing) -> NDArray[np.uint8]:
-    """Returns (H, W, 3) RGB of (width, height) `wanted`: rotated, scaled to cover it, cropped by `framing`."""
+    """Returns (H, W, 3) RGB of size `wanted` (width, height): rotated, scaled to cover that size, cropped by
+    `framing`."""
     orientation, source = orientation_of(frame), shown_size(frame, ratio)
     frame = opaque(frame)
     scaled = source if framing.native else covered_size(source, wanted)

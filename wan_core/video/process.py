@@ -1,7 +1,6 @@
 """The parent side of the video process: starts it on demand, sends requests, and replaces it after a crash.
 
-A request that takes too long or crashes the child fails for one file. The child ends with `close`, or with this
-process.
+A request that takes too long or crashes the child fails for one file. The child ends at `close`, or with this process.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from av.video.stream import VideoStream
 
 STILL_SUFFIXES = frozenset({".png", ".apng", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".avif"})
-"""suffixes of stills; some of these files are animations, which their content shows"""
+"""suffixes of stills; the content of a file shows whether it is an animation"""
 MAX_PIXELS = 8192 * 4352
 """pixels of a frame; slightly above 8K"""
 MAX_FRAMES = 200_000
@@ -68,7 +68,7 @@ class UnreadableError(DatasetError):
     """A file cannot be read, because of its content."""
 
     lasting = True
-    """True if the same bytes fail again"""
+    """whether the refusal is permanent for the same bytes"""
 
 
 class TooSlowError(UnreadableError):
@@ -172,7 +172,7 @@ def _video_stream(path: Path, container: InputContainer) -> VideoStream:
     stream = cast("VideoStream", best)
     if stream.disposition & _ATTACHED_PICTURE:
         raise refuse(path, "holds no video, only a cover picture", "Remove it from the folder")
-    context = stream.codec_context  # None without a decoder, although PyAV's types say it never is
+    context = stream.codec_context  # None without a decoder, contrary to PyAV's types
     codec = getattr(context, "name", "an unknown codec")
     if codec not in _CODECS:
         raise refuse(path, f"is encoded with {codec}, which is not supported")

@@ -86,7 +86,7 @@ def is_avif_sequence(head: bytes) -> bool:
 def opened_still(path: Path) -> Generator[Image.Image]:
     """Yields a picture before decoding; decoding errors inside the context become DatasetErrors."""
     with open_media(path) as file, warnings.catch_warnings():
-        # Pillow warns about damaged EXIF and large pictures; both are handled below.
+        # Pillow warns about damaged EXIF and large pictures; the code below handles both.
         warnings.simplefilter("ignore")
         try:
             with Image.open(file, formats=_FORMATS) as image:
@@ -141,7 +141,8 @@ def _has_more_pages(image: Image.Image) -> bool:
 
 
 def _orientation(image: Image.Image) -> int:
-    """Returns the EXIF orientation; of a PNG only from chunks before the pixels, since `getexif` would decode them."""
+    """Returns the EXIF orientation; for a PNG from chunks before the pixels only, because `getexif` would decode the
+    pixels."""
     exif = Image.Exif()
     if image.format != "PNG":
         exif = image.getexif()

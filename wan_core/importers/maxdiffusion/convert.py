@@ -3,8 +3,8 @@
 Its Wan trainers (maxdiffusion, src/maxdiffusion/trainers/wan_trainer.py and
 data_preprocessing/wan_pusav1_to_tfrecords.py, wan_txt2vid_data_preprocessing.py) read one Example per clip, with
 `latents` (C, F, h, w) and `encoder_hidden_states` (512, 4096), each a serialized float32 tensor; evaluation sets also
-have `timesteps`, an int64. Latents are normalised, as in the cache. So only bfloat16 is converted to float32, which is
-exact, and texts are padded.
+have `timesteps`, an int64. Latents are normalised, as in the cache. So the conversion only changes bfloat16 to float32,
+which is exact, and pads texts.
 
 MaxDiffusion ignores other features, so exported records also have names, captions, repeats, turns and weights, and the
 first record of a folder has the two prompts. Loss masks and held-out clips are not exported.
@@ -42,7 +42,7 @@ class ExportReport:
     """The result of an export."""
 
     folders: tuple[str, ...]
-    """subfolders of the requested folder, one for each size; "." if there is only one size"""
+    """subfolders of the requested folder, one per clip size; "." for a single size"""
     files: int
     records: int
     size_bytes: int
@@ -71,8 +71,8 @@ def export_records(
 ) -> ExportReport:
     """Write a cache set as shards that MaxDiffusion trains on. `folder` must be empty or new.
 
-    MaxDiffusion reads all files of a folder and stacks their records, so each clip size gets a folder of its own. With
-    `eval_timesteps`, each record has one of them, in equal shares and in their order.
+    MaxDiffusion reads all files of a folder and stacks their records, so each clip size gets a folder of its own.
+    `eval_timesteps`: each record has one of these timesteps, in equal shares and in this order.
     """
     cache_set = cache.read_set(fingerprint)
     _require_exportable(cache_set, folder, records_per_shard)
@@ -85,7 +85,7 @@ def export_records(
         below = folder / names[bucket]
         below.mkdir(parents=True, exist_ok=True)
         for start in range(0, len(items), records_per_shard):
-            # Named as by MaxDiffusion's own script: the number of the shard, and of the records up to its end.
+            # File names as in MaxDiffusion's script: number of the shard, and number of records up to the shard's end.
             name = f"file_{start // records_per_shard:02d}-{start + records_per_shard}.tfrec"
             with atomic_write(below / name) as file:
                 for number, item in enumerate(items[start : start + records_per_shard], start):

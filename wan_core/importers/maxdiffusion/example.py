@@ -2,7 +2,7 @@
 buffers.
 
 Sources: tensorflow/core/example/example.proto, tensorflow/core/framework/tensor.proto. Only the parts of the wire
-format that these use are implemented.
+format that these messages use are implemented.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FIXED_BYTES = {1: 8, 5: 4}
 """wire type of a fixed-width number -> its bytes"""
 
 _MOST_FIELDS = 10_000
-"""most fields of a message: parsing many fields of two bytes would take long, during which Cancel has no effect"""
+"""largest number of fields in a message, because parsing cannot be cancelled and takes long for many small fields"""
 
 
 def _fields(message: memoryview) -> Iterator[tuple[int, memoryview | int]]:
@@ -90,7 +90,8 @@ _DT_FLOAT = 1
 _DTYPES = {_DT_FLOAT: torch.float32, 2: torch.float64, 14: torch.bfloat16, 19: torch.float16}
 """DataType of tensorflow/core/framework/types.proto"""
 _MOST_VALUES, _MOST_FEATURES, _MOST_DIMENSIONS = 1000, 1000, 8
-"""most values of a feature, of which more are ignored; most features of an Example; most dimensions of a tensor"""
+"""largest numbers of values in a feature (more are ignored), of features in an Example, and of dimensions of a
+tensor"""
 _MOST_FILLED = 1 << 24
 """most values of a tensor that stores one repeated value"""
 

@@ -24,7 +24,7 @@ _GZIP = b"\x1f\x8b"
 def read_records(path: Path) -> Iterator[bytes]:
     """Yields the records of a file one at a time.
 
-    DatasetError names a truncated or damaged record; DependencyError without google-crc32c.
+    Raises DatasetError for a truncated or damaged record, and DependencyError without google-crc32c.
     """
     try:
         file = open_regular(path)
@@ -69,7 +69,7 @@ def _read_record(file: BinaryIO, left: int, name: str, number: int) -> bytes:
 
 
 def _masked(data: bytes) -> int:
-    """Returns the CRC-32C as TFRecord stores it: rotated, and a constant added."""
+    """Returns TFRecord's masked CRC-32C: rotated, plus a constant."""
     try:
         import google_crc32c
     except ImportError as error:

@@ -1,1 +1,1 @@
-"""The settings of other trainers, read as datasets; what of them has no counterpart here is said."""
+"""The settings of other trainers, read as datasets; the account lists keys without a counterpart here."""

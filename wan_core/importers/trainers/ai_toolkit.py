@@ -1,4 +1,4 @@
-"""Dataset settings of ai-toolkit: a YAML job whose processes have `datasets` (its config/examples)."""
+"""Dataset settings of ai-toolkit: a YAML job whose processes have `datasets` (ai-toolkit's config/examples)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _WITHOUT = {
 
 
 def read_ai_toolkit(data: Mapping[str, Any], context: Context) -> list[SourcePart]:
-    """Returns one part for each dataset of each process and each of its resolutions."""
+    """Returns one part per process, dataset and resolution."""
     parts: list[SourcePart] = []
     for process in processes_of(data):
         datasets: list[Any] = process.get("datasets") or []
@@ -161,7 +161,7 @@ def _captions(ledger: Ledger, general_trigger: str) -> dict[str, Any]:
 
 
 def _with_default(files: tuple[MediaFile, ...], extension: str, ledger: Ledger) -> tuple[MediaFile, ...]:
-    """Returns `files`; those without a caption file get `default_caption`."""
+    """Returns `files`, with `default_caption` for files without a caption file."""
     default = checked_line(ledger.get("default_caption", str, ""), f"{ledger.where}: default_caption")
     if not default:
         return files

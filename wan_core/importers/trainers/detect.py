@@ -51,7 +51,7 @@ def read_settings_text(path: Path) -> str:
 def parse_document(name: str, text: str) -> Any:
     """Returns the JSON data of a TOML, JSON or YAML text, by the suffix of its name.
 
-    DatasetError if it is invalid, or larger than any settings.
+    Raises DatasetError if the text is invalid or too large.
     """
     suffix = PurePosixPath(name).suffix.lower()
     return parsed(suffix[1:] if suffix in (".toml", ".json") else "yaml", name, text)

@@ -21,7 +21,7 @@ _WITHOUT = {
 
 
 def read_diffusion_pipe(data: Mapping[str, Any], context: Context) -> list[SourcePart]:
-    """Returns one part for each directory and each of its resolutions."""
+    """Returns one part per directory and resolution."""
     general = {key: value for key, value in data.items() if key != "directory"}
     directories: list[dict[str, Any]] = data.get("directory") or []
     parts: list[SourcePart] = []
@@ -97,10 +97,8 @@ def _size_buckets(ledger: Ledger, context: Context) -> list[tuple[int, int, int]
 
 
 def _groups(buckets: list[tuple[int, int, int]], ledger: Ledger) -> list[_Group]:
-    """Returns a group for the buckets of clips, and one for those of stills, each at its largest size.
-
-    diffusion-pipe assigns a file to the bucket nearest to its shape; here each file keeps its shape, at the same area.
-    """
+    """Returns one group for all buckets of clips, and one for all buckets of stills, each with its largest size.
+    diffusion-pipe assigns a file to the bucket nearest in shape; here each file keeps its shape, at the same area."""
     for key in ("resolutions", "frame_buckets", "enable_ar_bucket"):
         ledger.drop(key, "size_buckets says the sizes")
     groups: list[_Group] = []
@@ -140,7 +138,7 @@ def _sizes(ledger: Ledger, context: Context) -> list[dict[str, int]]:
 
 
 def _frames(ledger: Ledger) -> dict[str, Any]:
-    """Returns the frame settings; a clip has the longest length that it fills, and 1 is the length of stills."""
+    """Returns the settings of num_frames: a clip is cut to the longest length that fits, and length 1 is for stills."""
     entries: list[Any] = ledger.get("frame_buckets", list, [1])
     if not all(isinstance(entry, int) and not isinstance(entry, bool) for entry in entries):
         raise DatasetError(f"{ledger.where}: frame_buckets is {entries!r:.60}; it must be a list of whole numbers.")

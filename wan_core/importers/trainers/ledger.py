@@ -36,7 +36,7 @@ _WORDS: dict[type[Any], str] = {
 
 
 class Ledger:
-    """Reads the keys of a section, and those of a general section, which it overrides."""
+    """Reads the keys of a section, which overrides a general section."""
 
     def __init__(self, where: str, section: Mapping[str, Any], general: Mapping[str, Any] | None = None) -> None:
         """`where` begins every sentence: "musubi.toml, dataset 1"."""
@@ -54,8 +54,8 @@ class Ledger:
         return self._values.get(key) is not None
 
     def get(self, key: str, kind: type[T], default: T) -> T:
-        """Returns the value of `key`, and records that the importer knows it; DatasetError for a value of another
-        kind."""
+        """Returns the value of `key`, and records that the importer knows it; raises DatasetError for a value of
+        another type."""
         self._asked.add(key)
         value: Any = self._values.get(key)
         if value is None:
@@ -179,8 +179,8 @@ class Context:
     def place(self, text: str, ledger: Ledger) -> Path:
         """Returns the folder or file of the path `text` in the settings.
 
-        Settings often come from another machine: a path that does not exist here is looked for next to the settings, by
-        its last parts, and the account says so.
+        Settings often come from another machine. If a path does not exist here, its last parts are searched next to the
+        settings, and the account mentions a find.
         """
         try:
             return existing_place(text, self.path.parent, self.allowed)
@@ -240,7 +240,7 @@ def with_beside(
 ) -> tuple[tuple[MediaFile, ...], tuple[Rejected, ...], dict[str, Path]]:
     """Returns `files` with control videos and masks of equal names, the rejected files, and the folders by role.
 
-    `places`: "control" or "mask" -> folder, or "". A file without a control video is rejected; one without a mask is
+    `places`: "control" or "mask" -> folder, or "". Files without a control video are rejected; files without a mask are
     not.
     """
     rejected: list[Rejected] = []
@@ -267,7 +267,8 @@ def parts_of(
     rejected: Sequence[Rejected],
     watched: Sequence[Path],
 ) -> list[SourcePart]:
-    """Returns one dataset for each (name, files, settings) of a section; the first has account and rejected files."""
+    """Returns one dataset for each (name, files, settings) of a section. The first dataset has the account and the
+    rejected files."""
     notes = ledger.sentences()
     return [
         SourcePart(

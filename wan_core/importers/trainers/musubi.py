@@ -24,7 +24,7 @@ _EXTRACTIONS = {"head", "chunk", "slide", "uniform", "full"}
 
 
 def read_musubi(data: Mapping[str, Any], context: Context) -> list[SourcePart]:
-    """Returns one part for each dataset and each of its target_frames."""
+    """Returns one part per dataset and length of target_frames."""
     parts: list[SourcePart] = []
     general: dict[str, Any] = data.get("general") or {}
     datasets: list[dict[str, Any]] = data.get("datasets") or []
@@ -78,7 +78,7 @@ def _size(ledger: Ledger, context: Context) -> dict[str, int]:
 
 
 def _by_kind(ledger: Ledger, kind: str, context: Context) -> dict[str, Any]:
-    """Returns the settings by which stills without a caption, and clips without source_fps, are as in musubi."""
+    """Returns the settings that treat stills without a caption and clips without source_fps as musubi does."""
     if kind == "still":
         ledger.drop("source_fps", "stills have no rate")
         ledger.take("stills without a caption file are skipped")

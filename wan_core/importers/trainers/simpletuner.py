@@ -54,7 +54,7 @@ def read_simpletuner(data: Sequence[Any], context: Context) -> list[SourcePart]:
 
 
 def _not_used(ledger: Ledger) -> str:
-    """Returns why a backend has no files to train; "" if it has."""
+    """Returns why a backend has no files for training; "" if it has some."""
     kind, place = ledger.get("dataset_type", str, "image"), ledger.get("type", str, "local")
     if ledger.get("disabled", bool, False) or ledger.get("disable", bool, False):
         return "it is disabled"

@@ -19,7 +19,7 @@ class Dialect:
     variable: re.Pattern[str]
     """a variable in a quoted or plain part"""
     assigns: re.Pattern[str] | None = None
-    """an assignment, with groups name, adds, value; the value follows if there is no such group. None: variables are
+    """an assignment, with groups name, adds and value; without a group value, the value follows. None: variables are
     not replaced"""
 
     changes: tuple[re.Pattern[str], ...] = ()
@@ -86,7 +86,7 @@ _LEAPS = re.compile(r"\bgoto[ \t:]{0,20}(?!eof)[\w.-]|\bcall[ \t]+:(?!eof)", re.
 
 
 def prepared(text: str, dialect: Dialect) -> tuple[str, bool]:
-    """Returns a script without comments and here-documents, and whether it runs without jumps."""
+    """Returns a script without comments and here-documents, and whether it has no jumps (`goto`)."""
     if dialect is POSIX:
         return _without_documents(text), True
     if dialect is POWERSHELL:

@@ -1,6 +1,6 @@
 """Marks for values that a script does not define, and the limits of a command.
 
-An unknown value is its text between two mark characters.
+An unknown value is written as its text between two mark characters.
 """
 
 from __future__ import annotations

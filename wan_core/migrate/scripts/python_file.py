@@ -41,7 +41,7 @@ def _split(words: list[str]) -> list[str]:
 
 
 class _Reader(ast.NodeVisitor):
-    """Replaces names that are assigned a literal once; others, and names of arguments, are unknown."""
+    """Replaces names to which a literal is assigned once. All other names, and arguments of functions, are unknown."""
 
     def __init__(self, tree: ast.Module) -> None:
         nodes = list(ast.walk(tree))

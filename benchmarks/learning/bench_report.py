@@ -11,7 +11,7 @@ import numpy as np
 from learning.bench_file import AGAIN, FAILED, JUDGE, STEPS, Line, ResultFile
 from learning.bench_recipes import RECIPES
 from learning.bench_stages import at_equal_seconds, candidates, failed, kept, merged, optimizers, suggestions
-from learning.bench_stats import LENGTH, against, best_rates, bootstrap, cost, percent, ratio, shares
+from learning.bench_stats import LENGTH, against, best_rates, bootstrap, cost_text, percent, ratio, shares
 from shapeworld.scores import markdown_table
 
 PARTS = ("shape", "path", "colour", "size", "speed")
@@ -73,7 +73,7 @@ def _recipes(lines: Sequence[Line]) -> str:
                 "" if recipe == "ours" else against(mine, ours),
                 "" if recipe == "ours" else ratio(ours, mine),
                 *(percent(shares(own, part)) for part in PARTS),
-                cost(own, of_ours),
+                cost_text(own, of_ours),
             )
         )
     head = ("recipe", "best rate", "concepts", "learnt, %", "minus ours", "ours as a multiple", *PARTS, "cost")
@@ -245,7 +245,8 @@ Each with our recipe at the rate that it is offered with (times 40), a half and 
 
 {steps}
 
-At equal CPU seconds of training, those of ours at 400 steps, read off each recipe's line over the logarithm of seconds:
+At equal CPU seconds of training, those of ours at 400 steps, read off each recipe's line over the logarithm of its
+cost; only recipes that were run at two lengths:
 
 {seconds}
 

@@ -10,7 +10,7 @@ import numpy as np
 from learning.bench_candidates import AND, CANDIDATES, OPTIMIZERS, OURS
 from learning.bench_file import Line
 from learning.bench_recipes import SCALE
-from learning.bench_stats import LENGTH, Shares, against, bootstrap, cost, percent, ratio, shares
+from learning.bench_stats import LENGTH, Shares, against, bootstrap, cost, cost_text, percent, ratio, shares
 from shapeworld.scores import markdown_table
 
 CHOSEN_ON = 3
@@ -39,7 +39,7 @@ def _against_ours(lines: Sequence[Line], wanted: Callable[[str], bool]) -> list[
         mine = shares(own)
         apart = [mine[concept] - ours[concept] for concept in mine if concept in ours] or [0.0]
         fresh = against({concept: mine[concept] for concept in sorted(mine)[CHOSEN_ON:]}, ours)
-        row = (recipe, f"{rate:g}", len(mine), percent(mine), against(mine, ours), fresh, cost(own, of_ours))
+        row = (recipe, f"{rate:g}", len(mine), percent(mine), against(mine, ours), fresh, cost_text(own, of_ours))
         rows.append((-len(mine), -float(np.mean(apart)), row))
     return [row for *_, row in sorted(rows, key=lambda one: one[:2])]
 
@@ -80,35 +80,24 @@ def optimizers(lines: Sequence[Line]) -> str:
 
 def at_equal_seconds(curves: Curves) -> str:
     """What each recipe learns in the seconds that ours takes for LENGTH steps, and ours as a multiple of it."""
-    if LENGTH not in curves.get(OURS.name, {}):
+    base = curves.get(OURS.name, {}).get(LENGTH)
+    if not base:
         return "Not run yet."
-    seconds = _seconds(curves[OURS.name][LENGTH])
-    found = {recipe: _read_off(own, seconds) for recipe, own in curves.items()}
-    ours = found[OURS.name]
-    rows = [
-        (
-            recipe,
-            percent(mine),
-            "" if recipe == OURS.name else against(mine, ours),
-            "" if recipe == OURS.name else ratio(ours, mine),
-        )
-        for recipe, mine in found.items()
-        if mine
-    ]
-    return markdown_table(("recipe", f"learnt in {seconds:.0f} CPU s, %", "minus ours", "ours as a multiple"), rows)
+    ours = shares(base)
+    rows = [(OURS.name, len(ours), percent(ours), "", "")]
+    for recipe, own in curves.items():
+        mine = _read_off(own, base) if recipe != OURS.name else {}
+        if mine:
+            rows.append((recipe, len(mine), percent(mine), against(mine, ours), ratio(ours, mine)))
+    return markdown_table(("recipe", "concepts", "learnt, %", "minus ours", "ours as a multiple"), rows)
 
 
-def _seconds(lines: Sequence[Line]) -> float:
-    return float(np.mean([line["train_cpu_s"] for line in lines]))
-
-
-def _read_off(own: Mapping[int, list[Line]], seconds: float) -> Shares:
-    """Shares by concept at `seconds`, between the lengths that were run; a shorter or longer one counts as its end."""
-    lengths = sorted(own)
-    at = [math.log(_seconds(own[steps])) for steps in lengths]
-    by_length = [shares(own[steps]) for steps in lengths]
-    concepts = set(by_length[0]).intersection(*by_length)
-    return {one: float(np.interp(math.log(seconds), at, [some[one] for some in by_length])) for one in sorted(concepts)}
+def _read_off(own: Mapping[int, list[Line]], base: Sequence[Line]) -> Shares:
+    """Shares by concept at the cost of `base`, between the lengths that were run; beyond them, at the nearest."""
+    costs = [(math.log(cost(own[steps], base)), shares(own[steps])) for steps in sorted(own)]
+    at = [one for one, _ in costs]
+    concepts = set[int].intersection(*(set(some) for _, some in costs))
+    return {one: float(np.interp(0.0, at, [some[one] for _, some in costs])) for one in sorted(concepts)}
 
 
 # ---- a run while it goes on --------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -64,8 +65,8 @@ def ratio(ours: Shares, mine: Shares) -> str:
     return f"{one.mean() / other.mean():.2f} ± {(high - low) / 2:.2f}"
 
 
-def cost(mine: Sequence[Line], ours: Sequence[Line]) -> str:
-    """Training CPU seconds of a cell as a multiple of ours, over the kinds of CPU that ran both; "" without any."""
+def cost(mine: Sequence[Line], ours: Sequence[Line]) -> float:
+    """Training CPU seconds of a cell as a multiple of ours, over the kinds of CPU that ran both; NaN without any."""
 
     def seconds(lines: Sequence[Line]) -> dict[str, float]:
         by_cpu = defaultdict[str, list[float]](list)
@@ -75,7 +76,11 @@ def cost(mine: Sequence[Line], ours: Sequence[Line]) -> str:
 
     one, other = seconds(mine), seconds(ours)
     ratios = [one[cpu] / other[cpu] for cpu in one if cpu in other]
-    return f"{np.mean(ratios):.1f}" if ratios else ""
+    return float(np.mean(ratios)) if ratios else math.nan
+
+
+def cost_text(mine: Sequence[Line], ours: Sequence[Line]) -> str:
+    return "" if math.isnan(found := cost(mine, ours)) else f"{found:.1f}"
 
 
 def best_rates(lines: Sequence[Line]) -> dict[str, list[Line]]:

@@ -19,7 +19,7 @@ _LONGEST_LINE = 1 << 16
 
 
 class Control(Protocol):
-    """Requests to the training loop."""
+    """A source of requests to the training loop."""
 
     def stop_reason(self) -> str:
         """Returns the reason of a requested stop, or "". Called at every micro-step and denoising step."""

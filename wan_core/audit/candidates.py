@@ -19,7 +19,7 @@ _WIDER = {"rope_table": torch.float64, "rope": torch.float64}
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """One row of the report."""
+    """One set of dtypes to measure: a row of the report."""
 
     kind: str
     """"floor": a second float32 pass; "plan": the plan's dtypes; "preset": those of a preset; "change": the plan's with

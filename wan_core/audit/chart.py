@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _WIDTH, _LABELS, _VALUES, _MARGIN = 1280, 330, 90, 28
 _ROW, _BAR, _SECTION, _HEAD, _FOOT = 42, 14, 46, 118, 64
 _INK, _FAINT, _PAPER = (28, 32, 38), (214, 218, 224), (255, 255, 255)
-_OUTPUT, _GRADIENT = (0, 94, 162), (217, 95, 2)  # distinct for colour-blind readers too
+_OUTPUT, _GRADIENT = (0, 94, 162), (217, 95, 2)  # colours that colour-blind readers can distinguish
 _SECTIONS = {
     "preset": "Presets",
     "change": "The plan with one part changed",

@@ -103,7 +103,8 @@ def audit_job(directory: Path, roots: Roots, config: AuditConfig, *, emit: Emit,
             raise OutOfMemory(f"The GPU ran out of memory in the audit. {_SHORTER} ({first_line(error)})") from error
     atomic_write_bytes(directory / "precision_audit.png", _png(report))
     atomic_write_bytes(directory / "precision_audit.txt", (report.table() + "\n").encode())
-    atomic_write_json(directory / REPORT_FILE, report.to_dict())  # last: with this file the others are complete
+    # written last: if this file exists, the others are complete
+    atomic_write_json(directory / REPORT_FILE, report.to_dict())
     return Finished(state="done", step=0, result={"report": REPORT_FILE})
 
 

@@ -43,17 +43,17 @@ class Distance:
 class Pass:
     velocity: Tensor
     gradients: dict[str, Tensor]
-    """by adapter parameter name"""
+    """adapter parameter name -> error of its gradient"""
     stream: tuple[Tensor, ...]
     """the compared tokens after each block, (B, tokens, dim) float32 on the CPU"""
     seconds: float
     memory_bytes: int
-    """peak of the first GPU; 0 elsewhere"""
+    """peak memory of the first GPU; 0 without a GPU"""
 
 
 @dataclass
 class Measurement:
-    """One set of dtypes against the reference: an entry per point (clip and timestep)."""
+    """The errors of one set of dtypes against the reference, with an entry per point (clip and timestep)."""
 
     output: list[Distance] = field(default_factory=list[Distance])
     gradient: list[Distance] = field(default_factory=list[Distance])

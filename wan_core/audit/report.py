@@ -173,7 +173,7 @@ def _finite(value: float) -> float | None:
 
 
 def _together(values: Iterable[float]) -> float | None:
-    """Returns the root mean square."""
+    """Returns the root mean square of the errors."""
     squares = [value * value for value in values]
     return _finite(math.sqrt(sum(squares) / len(squares)))
 

@@ -1,4 +1,4 @@
-"""Prefetches the next batches on a thread while the current one is trained."""
+"""Prefetches the next batches on a thread during a training step."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class BatchReader(Generic[T]):
         self._thread: ThreadPoolExecutor | None = None
 
     def start(self) -> None:
-        """Enable prefetching; the thread starts with the first request."""
+        """Enables prefetching. The thread starts at the first request."""
         if self._ahead > 0 and self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="batch reader")
 

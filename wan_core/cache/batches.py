@@ -110,7 +110,7 @@ class Batches:
         return self._items_of(micro_step * self._world + self._rank)
 
     def priors_at(self, micro_step: int) -> list[tuple[float, ...]]:
-        """Returns `Batch.prior` of every rank's batch at `micro_step`, with its zeros."""
+        """Returns `Batch.prior` of every rank's batch at `micro_step`, with zeros for other clips."""
         numbers = range(micro_step * self._world, (micro_step + 1) * self._world)
         return [tuple(item.prior for item in self._items_of(number)) for number in numbers]
 
@@ -157,7 +157,8 @@ class Batches:
         return self._cache.read_evaluation(key, self._set.latent_shape(item)) if key else {}
 
     def _whole(self, latent: Tensor, given: dict[str, Tensor]) -> Tensor:
-        """Returns a clip's latent (C, F, h, w), after that of its reference image if the model predicts both."""
+        """Returns a clip's latent (C, F, h, w). If the model also predicts the reference image, the image's latent is
+        in front."""
         lead, before = self._set.kind.leading_frames, self._set.kind.mask
         if not lead:
             return latent
@@ -203,7 +204,8 @@ class _Memory:
             if key in self._entries:
                 self._entries.move_to_end(key)
                 return self._entries[key]
-        tensors = read()  # outside the lock: the evaluation must not wait for the reader's disk
+        # outside of the lock, so that the evaluation does not wait for a read of the prefetching thread
+        tensors = read()
         with self._lock:
             if key not in self._entries:
                 self._entries[key] = tensors

@@ -64,7 +64,7 @@ class CacheItem(Config):
     turns: int = 1
     """trained in epochs with epoch % turns == turn"""
     weight: float = 1.0
-    """factor of how often the item appears; 0.5: every second epoch"""
+    """factor of the item's appearances; 0.5: every second epoch"""
     mask_key: str = ""
     """key of loss weights; empty without a mask"""
     evaluation_key: str = ""
@@ -128,9 +128,9 @@ class CacheSet(Config):
     conditioning: str = "none"
     """ConditionKind.name"""
     vision_identity: str = ""
-    """CLIP vision encoder of the image tokens; empty without"""
+    """identity of the CLIP vision encoder; "" without image tokens"""
     held_out: tuple[CacheItem, ...] = ()
-    """evaluated, never trained"""
+    """items that are evaluated and not trained on"""
     trigger_words: tuple[str, ...] = ()
     """trigger words of the datasets, in order; the captions contain them already"""
 

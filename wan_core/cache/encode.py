@@ -72,7 +72,7 @@ def encode_missing(
 
 @dataclass(frozen=True, kw_only=True)
 class Encoded:
-    """The results of an encoding besides its entries."""
+    """The results of an encoding other than entries."""
 
     failed: Mapping[str, str] = field(default_factory=dict[str, str])
     """key -> why the entry could not be encoded"""
@@ -126,7 +126,7 @@ class _Encoding:
     megapixels: float = 0.0
     black: list[str] = field(default_factory=list[str])
     failed: dict[str, UnreadableError] = field(default_factory=dict[str, UnreadableError])
-    """by key of the entry"""
+    """key of the entry -> reason"""
     tried: dict[str, Sample] = field(default_factory=dict[str, Sample])
     _reused: frozenset[Path] = frozenset()
     """files with a sample whose entries are all cache hits"""

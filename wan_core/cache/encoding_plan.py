@@ -49,7 +49,7 @@ class EncodingPlan:
     missing_texts: tuple[TextTask, ...]
     cache_set: CacheSet
     reused: Mapping[str, int] = field(default_factory=dict[str, int])
-    """cache hits by kind"""
+    """kind -> number of cache hits"""
     damaged: int = 0
     """entries that exist but are damaged; they are encoded again"""
     stored: Mapping[str, Stored] = field(default_factory=dict[str, Stored])

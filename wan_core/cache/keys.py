@@ -84,11 +84,11 @@ class SampleKeys:
     vae_identity: str
     text_identity: str
     vision_identity: str
-    """empty if the model reads no CLIP vision tokens"""
+    """identity of the CLIP vision encoder; "" if the model reads no CLIP tokens"""
 
     def of(self, sample: Sample, config: DatasetConfig) -> dict[str, str]:
         """Returns CacheItem field -> key of a sample; "" if it has no such entry."""
-        # Keys omit bf16, so that entries written before this setting existed are hits.
+        # Keys omit bf16, so that entries from before this setting are hits.
         dtype = {} if config.latent_dtype == "bf16" else {"dtype": config.latent_dtype}
         transform = {**transform_of(sample, self.fps), "space": self.space.name, **dtype}
         digest, given, mask = self.digest_of(sample), "", ""
@@ -173,7 +173,7 @@ KINDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Stored:
-    """The storage format of an entry that is written. Readers find it in the entry."""
+    """The storage format of a new entry. Readers find the format in the entry itself."""
 
     dtype: str = "bf16"
     """of STORED_DTYPES"""

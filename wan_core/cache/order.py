@@ -52,7 +52,7 @@ class Appearances:
 
     @property
     def mean(self) -> float:
-        """Appearances of all items in an average epoch."""
+        """Number of appearances of all items in an average epoch."""
         return float((self._p / self._q / self._turns).sum())
 
     def counts(self, first_epoch: int, epochs: int = 1) -> NDArray[np.int64]:
@@ -67,7 +67,7 @@ T = TypeVar("T")
 
 BUCKET_SAMPLINGS = ("proportional", "balanced")
 _BLOCK = 1 << 16
-"""elements (epochs times items) of one array of counts"""
+"""largest size (epochs times items) of an array of counts"""
 
 
 class Order:
@@ -89,7 +89,7 @@ class Order:
 
     @property
     def batches_per_epoch(self) -> int:
-        """Batches of the first epoch; with weights or turns, later epochs may differ."""
+        """Number of batches of the first epoch; with weights or turns, later epochs may differ."""
         if len(self._streams) > 1:
             return self._share * len(self._streams)
         return self._streams[0].batches_in(0)
@@ -148,7 +148,8 @@ class _Stream:
         return self._epoch(epoch)[place]
 
     def _find(self, number: int) -> tuple[int, int]:
-        """Returns (epoch, index in it) of a batch. With weights or turns, epochs differ in length and are added up."""
+        """Returns (epoch, index in the epoch) of a batch. With weights or turns, epochs differ in length, so their
+        lengths are summed."""
         if self._constant:
             if not self._ends:
                 self._ends = [self.batches_in(0)]

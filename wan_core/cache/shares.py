@@ -26,7 +26,7 @@ SHARE = "WAN_TRAINER_SHARE"
 ENCODING = "WAN_TRAINER_ENCODING"
 """environment variable: 1 if CacheLatents encodes together with the ranks of torchrun"""
 _MASK_COST = 0.05
-"""cost of a mask relative to the clip's latent: a mask is read and pooled, and no encoder runs"""
+"""cost of a mask relative to the clip's latent; a mask needs no encoder"""
 
 
 class Ranks(Protocol):
@@ -39,7 +39,7 @@ class Ranks(Protocol):
     def world(self) -> int: ...
 
     def gather(self, value: Any) -> list[Any]:
-        """Returns the value of every rank, by rank, on every rank."""
+        """Returns the values of all ranks, in order, on every rank."""
         ...
 
 
@@ -73,7 +73,7 @@ def _cost(task: ClipTask, passes: int) -> float:
 
 
 def part_of(plan: EncodingPlan, keys: Collection[str]) -> EncodingPlan:
-    """Returns the plan with only the missing entries `keys`."""
+    """Returns the plan, reduced to the missing entries `keys`."""
     wanted = frozenset(keys)
     return replace(
         plan,
@@ -84,7 +84,7 @@ def part_of(plan: EncodingPlan, keys: Collection[str]) -> EncodingPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class ShareDone:
-    """The report of a rank on its share."""
+    """The results of one rank's share."""
 
     encoded: Encoded = field(default_factory=Encoded)
     error: str = ""

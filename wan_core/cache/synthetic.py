@@ -63,7 +63,7 @@ def draw_entry(kind: str, key: str) -> dict[str, Tensor]:
 
 
 def item_of_draw(item: CacheItem, number: int) -> CacheItem:
-    """Returns the item to train in batch `number`: `item` itself, or in an endless set a newly drawn one."""
+    """Returns the item to train in batch `number`: `item` itself; in an endless set a newly drawn item."""
     if not is_synthetic(item.latent_key) or not int(item.latent_key[len(_MARK)], 16) & _ENDLESS:
         return item
     return replace(

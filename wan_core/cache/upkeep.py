@@ -29,7 +29,7 @@ class CacheStats:
     """Counts of a cache."""
 
     entries: dict[str, int]
-    """by kind"""
+    """kind -> number of entries"""
     entry_bytes: int
     sets: int
 
@@ -138,7 +138,7 @@ def room_of(cache: LatentCache, *, keep: Collection[str] = ()) -> CacheRoom:
 
 
 def young_sets(cache: LatentCache) -> set[str]:
-    """Returns the sets written within the last hour: their training may be about to start."""
+    """Returns the sets written within the last hour, whose training may start soon."""
     names = (name for name in _set_names(cache) if time.time() - _mtime(cache.root / "sets" / name) < _YOUNG_S)
     return {Path(name).stem for name in names}
 
@@ -262,5 +262,5 @@ def tidy(cache: LatentCache, fingerprint: str, *, limit_gb: float, in_use: Colle
         return ""
     try:
         return trim(cache, int(limit_gb * 2**30), keep={fingerprint, *in_use}).sentence()
-    except CacheError as error:  # a failed eviction must not fail an encoding that is complete
+    except CacheError as error:  # the encoding is complete, so a failed eviction is no error
         return f"cache: {error}"

@@ -10,7 +10,7 @@ from ..errors import CheckpointError
 _ANOTHER = "Choose a Wan 2.1 or 2.2 diffusion model."
 _VAE = "It belongs into models/vae and the Load VAE node."
 _TEXT = "It belongs into models/text_encoders and Load CLIP"
-# The first match wins: adapters come before the models that they belong to.
+# The first match wins, so adapters of a model precede the model.
 _KINDS = (
     (r"lora_(A|B|up|down)\b|^lora_(unet|te)|\.lokr_|\.hada_|\.oft_", "a LoRA", "It belongs into models/loras."),
     (

@@ -59,7 +59,7 @@ def table(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -
     if kept is None:
         with torch.inference_mode(False):
             kept = torch.tensor(values, dtype=dtype, device=device)
-        if type(kept) is Tensor:  # a cached fake tensor would outlive its FakeTensorMode
+        if type(kept) is Tensor:  # a FakeTensor must not outlive its mode
             _tables[values, dtype, device] = kept
     return kept
 

@@ -32,7 +32,7 @@ _MOST_METADATA_BYTES = 64 << 20
 _MOST_TEXTS = 1 << 20
 """strings in the metadata: four times the vocabulary of a text encoder"""
 _MOST_SIDES = 8
-"""dimensions of a tensor; the format allows 4"""
+"""largest number of dimensions of a tensor in the format"""
 # Types of metadata values (gguf_metadata_value_type): struct codes, sizes, and the integer types.
 _STRING, _ARRAY = 8, 9
 _VALUE_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}

@@ -60,7 +60,7 @@ class CheckpointHeader:
     container: str = "safetensors"
     """safetensors, folder, sharded folder, gguf"""
     files: Mapping[str, Path] = field(default_factory=dict[str, Path])
-    """tensor -> its file, unless that is `path`"""
+    """tensor -> file, for tensors in other files than `path`"""
 
     def __post_init__(self) -> None:
         for name in self.tensors:

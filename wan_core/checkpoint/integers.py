@@ -39,7 +39,7 @@ class IntegerLayout:
     """values per rotation group"""
 
     coded: bool = False
-    """True for codes (asym_w4a8_int8), which their scales follow"""
+    """True for codes (asym_w4a8_int8), with the scales stored after the codes of a row"""
 
     def row_bytes(self, values: int) -> int:
         """Returns the bytes of a row of `values` values."""
@@ -119,7 +119,7 @@ def rotated(values: Tensor, layout: str) -> Tensor:
 
 
 def value_to_a_byte(layout: str) -> bool:
-    """Returns whether each stored byte is one value."""
+    """Returns whether each stored byte holds exactly one value."""
     return not layout or (layout in INTEGERS and INTEGERS[layout].bits == 8)
 
 

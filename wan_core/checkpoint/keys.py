@@ -35,7 +35,7 @@ _DIFFUSERS_MARK = "condition_embedder.time_proj.weight"
 MARK_OF_SCALES = "scaled_fp8"
 """a tensor that marks a quantized file; some writers give it no prefix"""
 
-# Complete components only: replacing substrings would depend on the order (norm2 becomes norm3, and the reverse).
+# Replaces complete components in one pass, because norm2 becomes norm3 and norm3 becomes norm2.
 _TOP = {
     "condition_embedder.text_embedder.linear_1": "text_embedding.0",
     "condition_embedder.text_embedder.linear_2": "text_embedding.2",
@@ -143,7 +143,7 @@ def canonical_names(names: Iterable[str]) -> dict[str, str]:
 
 
 def models_under(names: Iterable[str]) -> list[str]:
-    """Returns the prefixes that each hold a Wan model, in file order."""
+    """Returns the prefixes of all Wan models in a file, in file order."""
     plain = [unwrapped(name) for name in names]
     for mark in _MARKS:
         ends = (match for name in plain if name.endswith(mark) and (match := _WRAPPED.match(name)) and match[2] == mark)

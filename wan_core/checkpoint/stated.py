@@ -17,7 +17,7 @@ from .weights import StoredWeight, WeightReader
 CODES = "asym_w4a8_int8"
 METADATA, FORMAT_SUFFIX = "_quantization_metadata", ".comfy_quant"
 _MOST_FORMAT_BYTES = 4096
-"""a `comfy_quant` tensor is one line of JSON"""
+"""largest `comfy_quant` tensor in bytes; the tensor is one line of JSON"""
 _ALWAYS_ROTATED = ("convrot_w4a4", CODES)
 _USUAL_GROUP = 256
 
@@ -68,7 +68,8 @@ def stated_model(metadata: Mapping[str, str]) -> str:
 
 
 def merged_words(texts: Sequence[str]) -> str:
-    """Returns the merged quantization metadata of a model's parts; a damaged text is returned, and refused later."""
+    """Returns the merged quantization metadata of a model's parts; a damaged text is returned unchanged, and refused
+    later."""
     layers: dict[str, Any] = {}
     for text in texts:
         try:

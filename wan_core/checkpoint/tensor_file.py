@@ -19,10 +19,10 @@ from ..files import FileError, open_regular
 from .header import CheckpointHeader, damaged, header_of, truncated
 
 _AT_ONCE = 8 << 20
-"""bytes that are converted at once: few enough for the CPU cache, many enough that threads rarely synchronise"""
+"""bytes of one conversion: small enough for the CPU cache, large enough for rare synchronisation of threads"""
 _MOST_A_READ = 64 << 20
 _BY_TWO = 4 << 20
-"""bytes from which two threads read one tensor"""
+"""size in bytes from which two threads read a tensor"""
 _AT_A_PLACE = hasattr(os, "preadv")
 _DTYPES = {
     "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16",

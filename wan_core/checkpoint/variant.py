@@ -58,11 +58,11 @@ class WanVariant:
         return self.family.fps or self.latents.fps
 
     def latent_frames(self, num_frames: int) -> int:
-        """Returns the latent frames of a clip of `num_frames`, with those of a reference image."""
+        """Returns the number of latent frames of a clip of `num_frames`, with the latent frame of a reference image."""
         return self.latents.latent_frames(num_frames) + self.conditioning.leading_frames
 
     def num_frames(self, latent_frames: int) -> int:
-        """Returns the frames of a clip with `latent_frames`; the inverse of `latent_frames`."""
+        """Returns the number of frames of a clip; the inverse of `latent_frames`."""
         return (latent_frames - 1 - self.conditioning.leading_frames) * self.latents.temporal_stride + 1
 
     @property

@@ -49,7 +49,7 @@ class StoredWeight:
     """name of the tensor with the scales of codes; "" for other layouts"""
     gguf: bool = False
     files: Mapping[str, Path] = field(default_factory=dict[str, Path], repr=False, compare=False)
-    """tensor -> its file, for sharded models: scales may be in another shard"""
+    """tensor -> file, for sharded models, whose scales may be in another shard"""
 
     def file_of(self, key: str) -> Path:
         return self.files.get(key, self.file)

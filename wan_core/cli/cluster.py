@@ -24,7 +24,7 @@ _PORT = 29500
 _TIME = re.compile(r"(?:\d+-)?\d{1,3}:\d{2}:\d{2}")
 _RESTARTS = 3
 _GRACE_S = 600
-"""seconds between the signal and the kill, in which a step ends and is saved"""
+"""seconds between the signal and the kill, for finishing a step and saving"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class Cluster:
     gloo: bool
     """whether gradients are sent over gloo instead of NCCL"""
     interface: str
-    """network interface of the ranks; "" leaves the choice to the libraries"""
+    """network interface of the ranks; "" lets the libraries choose"""
 
     @property
     def seconds(self) -> int:

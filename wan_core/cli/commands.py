@@ -50,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
     except WanTrainerError as error:
         return failed(emit, str(error), type(error).__name__, error.exit_code)
     except OSError as error:
-        from ..job import disk_sentence  # imports the engine, as reading runs does
+        from ..job import disk_sentence  # imported here, because it imports the engine
 
         return failed(emit, disk_sentence(error), "OSError", ExitCode.BAD_INPUT)
     except Exception as error:

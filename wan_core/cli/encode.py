@@ -125,7 +125,7 @@ def _comfyui(tree: Path, words: Sequence[str], environment: Mapping[str, str]) -
         with subprocess.Popen(
             command,
             env=dict(environment),
-            stdin=subprocess.PIPE,  # closes when this process ends
+            stdin=subprocess.PIPE,  # a pipe, which closes when this process ends
             stdout=sys.stderr,
             creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
         ) as process:

@@ -166,7 +166,7 @@ def _check(_options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
     with first_import("torch"):
         from ..selftest import FAILED, Finding, as_text, check_machine
 
-    logging.getLogger().setLevel(logging.WARNING)  # the self-test's runs must not log
+    logging.getLogger().setLevel(logging.WARNING)  # hides the log of the self-test's runs
 
     def show(finding: Finding) -> None:
         print(as_text(finding), file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""`wan_core measure`: time and memory of a step on the user's card, for models that others publish figures of."""
+"""`wan_core measure`: time and memory of a training step on the user's card, for models with published figures."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def _prepared(decision: RunDecision) -> RunConfig:
     directory, job = decision.directory, decision.job
     if decision.action == "start":
         return prepare_run(decision, job)
-    with contextlib.suppress(ConfigError):  # an unreadable run.json is set aside by prepare_run
+    with contextlib.suppress(ConfigError):  # prepare_run renames an unreadable run.json
         known = read_run(directory)
         job = replace(job, run_name=directory.name, pack_version=known.pack_version)
         if job.preview is None:  # no preview settings given
@@ -103,7 +103,7 @@ def _config(options: argparse.Namespace, runs: Path, roots: Roots) -> RunConfig:
 
 
 def _with_job(config: RunConfig, settings: Path, roots: Roots) -> RunConfig:
-    """Returns `config` with another trainer's settings, and prints the account of them."""
+    """Returns `config` with another trainer's settings, and prints their account."""
     from ..cache import LatentCache
     from ..migrate import SPLIT, read_job
 

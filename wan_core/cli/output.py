@@ -42,7 +42,7 @@ def emitter(out: BinaryIO) -> Emit:
     def emit(event: Event) -> None:
         if logs and (line := lines.line(event)):
             _log.info("%s", line)
-        with contextlib.suppress(OSError):  # the reader has ended; the end of stdin will stop the worker
+        with contextlib.suppress(OSError):  # the reader has ended, so stdin closes too and stops the worker
             out.write(to_line(event).encode("ascii"))
 
     return emit
@@ -90,7 +90,7 @@ def failed(emit: Emit, message: str, kind: str, code: ExitCode) -> int:
 
 def quieten_libraries() -> None:
     """Silences library messages that no user can act on."""
-    logging.getLogger("torchao").setLevel(logging.ERROR)  # it warns about CUDA libraries on every CPU
+    logging.getLogger("torchao").setLevel(logging.ERROR)  # this library warns about CUDA libraries on every CPU
     # A warning to the authors of torchao. A filter, because importing torch resets levels.
     logging.getLogger("torch.utils._pytree").addFilter(lambda record: "register_constant" not in record.getMessage())
 

@@ -55,7 +55,7 @@ class _Terminal:
                 self._say(sentence)
 
     def _step(self, event: StepDone) -> None:
-        said = self._lines.step(event)  # called for every event, since it measures the speed
+        said = self._lines.step(event)  # called for every event, because `step` measures the speed
         now = time.monotonic()
         if now - self._shown < _EVERY_S and event.step < event.steps:
             return
@@ -69,7 +69,7 @@ class _Terminal:
         self._line = line
 
     def _say(self, sentence: str) -> None:
-        """Prints a line; the progress line continues below."""
+        """Prints a line above the progress line."""
         kept, self._line = self._line, ""
         self._write(("\r" + " " * len(kept) + "\r" if kept else "") + plain(sentence) + "\n")
 

@@ -43,7 +43,7 @@ class _Ending(NamedTuple):
 
 
 def start_ranks(directory: Path, ranks: int, options: argparse.Namespace, out: BinaryIO) -> int:
-    """Trains with `ranks` processes; returns the exit code of a single worker."""
+    """Trains with `ranks` processes; returns the exit code, as a single worker does."""
     command = [sys.executable, "-X", "utf8", str(Path(__file__).resolve().parent.with_name("launch.py"))]
     command += [options.command, str(directory), "--controlled"]
     if options.roots:
@@ -132,7 +132,7 @@ class _Ranks:
             elif event := _said(line, Failed.name):  # shown at the end, when the rank that failed first is known
                 failed[rank] = event
             elif rank == 0:
-                with contextlib.suppress(OSError):  # the reader has ended; the end of our stdin stops rank 0
+                with contextlib.suppress(OSError):  # the reader has ended, so our stdin closes too and stops rank 0
                     self._out.write(line)
                 if not self._decodes and (event := _said(line, DecodeWanted.name)):
                     self._command({"command": "decoded", "sample_id": event.get("sample_id"), "nobody": True})
@@ -211,7 +211,7 @@ def _exit_code(endings: list[_Ending], directory: Path, out: BinaryIO) -> int:
 
 
 def _lost(cause: _Ending) -> RankLost:
-    """Returns the error for a rank that ended without one."""
+    """Returns the error of a rank that ended without an error event."""
     if cause.silent:
         what = (
             f"Rank {cause.rank} of this run went silent: the others gave up waiting for it, and it was ended. If that "
@@ -226,14 +226,14 @@ def _lost(cause: _Ending) -> RankLost:
 
 
 def _distance(ending: _Ending) -> int:
-    """Returns how likely an ending is a consequence of another one: 0 for the cause."""
-    # RankLost of a rank is about another rank. A rank that the controller killed did not notice the loss.
+    """Returns the distance of a rank's ending from the cause of the failure: 0 for the cause itself."""
+    # A rank with RankLost noticed the loss of another rank. A rank that the controller killed did not even notice.
     if ending.failed.get("kind") == RankLost.__name__:
         return 2
     return int(ending.silent)
 
 
 def _keep_reason(directory: Path, message: str) -> None:
-    """Writes the cause into the run's status; rank 0 has written that another rank was lost."""
+    """Writes the cause into the run's status, where rank 0 only wrote that another rank was lost."""
     with contextlib.suppress(OSError):
         write_status(directory, replace(read_status(directory), state="failed", reason=shortened(message, 1000)))

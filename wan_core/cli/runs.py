@@ -185,7 +185,7 @@ def _ema(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
 
 
 def _control(directory: Path, steered: bool, *, signals: bool = True) -> Control:
-    """Returns the control that stops this process, after importing the run's libraries: signals, or also stdin."""
+    """Returns the control of this process, by signals or also by stdin, after importing the run's libraries."""
     from ..control import PipeControl, SignalControl
     from ..load import import_libraries
 
@@ -206,7 +206,7 @@ def _tracked(directory: Path, options: argparse.Namespace, emit: Emit) -> Abstra
 
 
 def _drop_event(_event: Event) -> None:
-    """Drops an event: only the leader emits."""
+    """Drops an event, because only the leader emits."""
 
 
 def _return_freed_memory() -> None:
@@ -218,6 +218,6 @@ def _return_freed_memory() -> None:
     import ctypes
 
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:  # musl has none
+    if mallopt is not None:  # musl has no mallopt
         mallopt(-3, 1 << 20)  # M_MMAP_THRESHOLD
         mallopt(-1, 64 << 20)  # M_TRIM_THRESHOLD

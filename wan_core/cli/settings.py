@@ -134,7 +134,7 @@ def _value(text: str, before: Any) -> Any:
     try:
         value: Any = json.loads(text)
     except (ValueError, RecursionError):
-        return text  # refused by the config, which names the valid form
+        return text  # the config refuses the text, with the valid form
     whole = isinstance(before, int) and not isinstance(before, bool)
     return int(value) if whole and isinstance(value, float) and value.is_integer() else value
 

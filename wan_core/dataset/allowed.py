@@ -175,7 +175,7 @@ def _in_its_form(path: Path) -> Path:
 def existing_place(text: str, folder: Path, allowed: Sequence[Path]) -> Path:
     """Returns the existing file or folder; PlaceError says what is wrong. Links are resolved first."""
     path = _spelled_place(text, folder)
-    # Before `exists`, since the answer must not reveal which files exist outside.
+    # Before `exists`, because the answer must not reveal which files exist outside of the allowed folders.
     if not lies_under(path, allowed):
         raise PlaceError(OUTSIDE)
     if not os.path.exists(path):

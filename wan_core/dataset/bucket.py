@@ -9,10 +9,10 @@ from functools import lru_cache
 from ..words import filled
 
 _MAX_ASPECT = 4.0
-"""wider or taller sources are cropped, since Wan was not trained on longer strips"""
+"""largest aspect ratio; wider or taller sources are cropped, because Wan was not trained on such shapes"""
 
 _NEAR_ENOUGH = 0.05
-"""largest |log ratio| of two aspect ratios that keeps the requested size (16:9 at 832x480: 0.025)"""
+"""largest |log| of the quotient of two aspect ratios at which the requested size is used (16:9 at 832x480: 0.025)"""
 
 
 @dataclass(frozen=True, order=True)
@@ -75,7 +75,7 @@ def _fit(source_width: int, source_height: int, area: int, multiple: int) -> tup
         width, height = size
         crop = abs(math.log(width / height / aspect))
         unused = math.log(area / (width * height))
-        # Rounded, so that equal losses tie on every machine and the larger area wins.
+        # Rounded, so that equal costs compare equal on every machine, and the larger area wins.
         return (round(2 * crop + unused, 9), -width * height, width)
 
     sizes: set[tuple[int, int]] = set()

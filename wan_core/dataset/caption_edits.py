@@ -32,9 +32,9 @@ class ScannedFile:
     path: Path
     name: str
     caption_file: Path
-    """the caption file, which need not exist"""
+    """path of the caption file, which need not exist"""
     listed_in: str = ""
-    """the list that contains the caption; empty if the caption file does"""
+    """name of the list that contains the caption; "" for captions in caption files"""
 
     said: str = ""
     """the caption in the list"""
@@ -62,7 +62,7 @@ class Search:
     count: int
     first: tuple[Found, ...]
     can_change: int = 0
-    """number of these captions that can be written"""
+    """number of found captions that can be written"""
     places: int = 0
     """occurrences of the text in writable captions"""
 
@@ -74,9 +74,9 @@ class Written:
     change: int
     """number of the change, for `undo`; 0 if no file changed"""
     clips: int
-    """clips whose caption changed"""
+    """number of clips with a changed caption"""
     refused: tuple[str, ...] = ()
-    """a sentence for each file that was not written"""
+    """reasons, one sentence per file that was not written"""
 
 
 def scanned_files(dataset: Dataset) -> list[ScannedFile]:
@@ -228,10 +228,10 @@ class CaptionEdits:
         )
 
     def _keep(self, files: _Change) -> int:
-        """Store a change for undo; the oldest are dropped beyond _UNDO_BYTES."""
+        """Stores a change for undo, and drops the oldest changes beyond _UNDO_BYTES."""
         number = next(self._numbers)
         self._changes[number] = files
-        # The newest change is kept, however large.
+        # The newest change is stored even if it is larger.
         while len(self._changes) > 1 and sum(map(_size, self._changes.values())) > _UNDO_BYTES:
             del self._changes[next(iter(self._changes))]
         return number
@@ -254,7 +254,7 @@ def _bytes_to_change(file: ScannedFile, places: CaptionFolders) -> bytes | None:
 
 
 def _read(file: ScannedFile, data: bytes | None) -> tuple[str, str]:
-    """Returns (caption, why it cannot be read)."""
+    """Returns (caption, reason why the file is unreadable or "")."""
     try:
         return caption_in(file.caption_file, data or b""), ""
     except DatasetError as error:

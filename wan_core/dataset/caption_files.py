@@ -35,7 +35,7 @@ def with_caption(path: Path, data: bytes | None, caption: str) -> bytes:
         old = b""
     try:
         made = _json_with(old, caption) if is_json else _around(old, caption.encode())
-        # Read with the parser of scans, so that exactly this text is trained.
+        # Uses the parser of scans, so that a scan reads exactly this text.
         reads_back = caption_in(path, made) == caption
     except (DatasetError, ValueError):
         made, reads_back = b"", False
@@ -62,7 +62,7 @@ def _json_with(old: bytes, caption: str) -> bytes:
     data = {**known, caption_key(known) or CAPTION_KEYS[0]: caption} if isinstance(known, dict) else caption
     spread = 2 if "\n" in text.strip() else None
     made = json.dumps(data, ensure_ascii=False, indent=spread, allow_nan=False)
-    # `backslashreplace` writes the JSON escape of a lone surrogate in another key, which has no UTF-8.
+    # Other keys may have lone surrogates, which UTF-8 cannot encode; `backslashreplace` writes their JSON escapes.
     return _around(old, made.encode("utf-8", "backslashreplace"))
 
 

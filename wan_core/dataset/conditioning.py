@@ -136,7 +136,7 @@ _IDENTITIES = torch.tensor(
     [(1, 1, 1), (1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 1, 0), (1, 0, 1), (0, 1, 1)], dtype=torch.bool
 )
 _BACKGROUND = 0.01
-"""share of white pixels above which a mask has a background; less is an error of compression"""
+"""share of white pixels above which a mask has a white background; smaller shares are compression errors"""
 Encode = Callable[[Tensor], Tensor]
 
 
@@ -167,7 +167,7 @@ def control_channels(control: Tensor, start: Tensor | None, encode: Encode, *, w
     """
     latent = encode(control)
     given = torch.zeros_like(latent)
-    # A single latent frame gets no start image, which would be the complete target.
+    # A clip of a single latent frame gets no start image, because the image would be the complete target.
     if start is not None and latent.shape[1] > 1:
         given[:, :1] = encode(start)
     mask = latent.new_zeros(4, *latent.shape[1:])

@@ -22,7 +22,7 @@ def sheet_samples(dataset: Dataset) -> list[Sample]:
 
 
 def sheet_layout(dataset: Dataset) -> dict[str, int]:
-    """Returns the numbers of columns and rows, and in pixels the size of a cell and the height of its name."""
+    """Returns the numbers of columns and rows, and the width, height and name height of a cell in pixels."""
     cells = len(sheet_samples(dataset))
     columns = min(_COLUMNS, cells)
     return {

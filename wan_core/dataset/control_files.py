@@ -49,7 +49,7 @@ def with_companions(files: Sequence[MediaFile], wanted: Collection[str]) -> list
             roles = ((role, _companion(file.path, role, beside)) for role in ROLES if role in wanted)
             missing["context"] = tuple((role, path) for role, path in roles if path is not None)
             found.append(replace(file, **missing))
-    # A list may name companions that do not follow the naming scheme.
+    # A list may name companions outside of the naming scheme.
     named = {path for file in found for path in companion_paths(file)}
     return [file for file in found if file.path not in named]
 

@@ -141,7 +141,7 @@ def _stretches(info: ClipInfo, config: DatasetConfig, cuts_s: Sequence[float]) -
     rate = reading_fps(info, config)
     if not cuts_s:
         available = info.frames_at(rate)
-        # Clips often last full seconds, and 4n+1 frames are one more than that.
+        # Clips often last whole seconds, which is one frame less than 4n+1.
         if info.kind == "clip" and available == config.frame_lengths[0] - 1:
             return [_Stretch(0.0, available + 1, held=1)]
         return [_Stretch(0.0, available)]

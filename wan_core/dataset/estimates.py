@@ -21,7 +21,7 @@ BATCH_SIZES = (1, 2, 4)
 
 @dataclass(frozen=True, kw_only=True)
 class BucketRow:
-    """One bucket's part of an epoch."""
+    """The samples and batches of one bucket in an epoch."""
 
     bucket: Bucket | None
     """None: all buckets"""

@@ -42,9 +42,9 @@ class MediaFile:
 
     path: Path
     caption: str | None = None
-    """None: read from the caption file"""
+    """the caption; None: in the caption file"""
     repeats: int = 1
-    """times per epoch; multiplies num_repeats"""
+    """appearances per epoch, times num_repeats"""
     weight: float = 1.0
     """multiplies the dataset's weight"""
     control: Path | None = None
@@ -56,7 +56,7 @@ class MediaFile:
     context: tuple[tuple[str, Path], ...] = ()
     """(role, file) of the companions with ROLES, if the model reads them"""
     name: str = ""
-    """for messages; empty: the file name"""
+    """name in messages; "" for the file name"""
     more_captions: tuple[str, ...] = ()
     """captions that take turns with `caption`, one per epoch"""
 
@@ -73,7 +73,7 @@ class Rejected:
     name: str
     reason: str
     frames: int = 0
-    """frames of a clip that is too short"""
+    """number of frames, if the clip is too short"""
     wants_caption: Path | None = None
     """the media file, if its only problem is a missing caption"""
 
@@ -239,7 +239,7 @@ def _walk(folder: Path, allowed: Sequence[Path]) -> Iterator[tuple[str, Path | R
             elif real not in seen:
                 seen.add(real)
                 below.append((label, path, depth + 1))
-        waiting += reversed(below)  # a stack: the first subfolder by name is visited next
+        waiting += reversed(below)  # a stack, so the first subfolder is next
 
 
 def _subfolders(place: Path) -> list[str]:

@@ -13,7 +13,8 @@ from .sample import Dataset, Sample, ScanResult
 A_FEW = -1.0
 """`held_out_ratio` for an automatic number"""
 _ENOUGH, _LEAST_HELD, _MOST_HELD = 20, 3, 8
-"""for A_FEW: the smallest dataset of which files are held out, and the fewest and most files"""
+"""for A_FEW: smallest number of files of a dataset with held-out files, and smallest and largest number of held-out
+files"""
 
 
 def held_out_digests(dataset: Dataset, digest_of: Callable[[Sample], str]) -> frozenset[str]:

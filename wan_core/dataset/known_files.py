@@ -72,7 +72,7 @@ class KnownFiles:
         return self.digest(path) == known[1]
 
     def require_unchanged(self, file: Sample | Companion) -> None:
-        """DatasetError if a file is missing or has changed since the scan. If only ctime differs, the digest
+        """Raises DatasetError if a file is missing or has changed since the scan. If only ctime differs, the digest
         decides."""
         name = shown(file.path)
         try:

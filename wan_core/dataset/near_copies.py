@@ -25,8 +25,8 @@ _NEAR_BITS = 12
 """largest number of differing bits, of 64, in a selected pair. Of 200 shapeworld clips, all re-encoded, scaled or 3 %
 cropped copies pass, and nine of ten copies cropped by 5 %"""
 _NEAR_CORRELATION = 0.96
-"""least correlation of both pictures. Of 19,900 pairs of different shapeworld clips the highest is 0.948; copies are
-above 0.964, and at JPEG quality 40, 19 of 20 are above 0.971"""
+"""smallest correlation of both pictures in a copy. Of 19,900 pairs of different shapeworld clips, the highest
+correlation is 0.948. Copies are above 0.964; at JPEG quality 40, 19 of 20 are above 0.971"""
 _CROPS = (0.0, 0.02, 0.04, 0.06)
 """share that is cropped from each side, on either picture"""
 _SIDE = 64
@@ -42,7 +42,7 @@ class NearTwins:
 
     groups: tuple[tuple[Sample, ...], ...]
     left_out: int = 0
-    """files that were not compared in the time allowed"""
+    """number of files that were not compared, for lack of time"""
 
 
 def byte_twins(samples: Sequence[Sample], digest_of: DigestOf) -> list[tuple[Sample, ...]]:

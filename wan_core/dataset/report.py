@@ -100,7 +100,7 @@ def _picture_lines(config: DatasetConfig, samples: Sequence[Sample]) -> list[str
 
 def _caption_lines(config: DatasetConfig, samples: Sequence[Sample], hint: str = "") -> list[str]:
     """Returns lines about captions, counted in files; `hint`: ScanResult.caption_hint."""
-    # Of several captions of a file, a missing one decides.
+    # A file counts as lacking a caption if any of its captions is missing.
     lacks = dict[Path, int]()
     for sample in samples:
         lacks[sample.path] = max(lacks.get(sample.path, 0), _lacks_caption(sample))

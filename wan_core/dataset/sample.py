@@ -27,7 +27,7 @@ class Cut:
     framing: Framing = Framing()
     """crop and mirroring"""
     fps: float = 0.0
-    """frame rate at which the file is read; 0 = the dataset's"""
+    """frame rate at which the file is read; 0: the dataset's"""
     held: int = 0
     """number of missing frames at the end, for which the last frame is repeated; not part of cache keys"""
 
@@ -40,14 +40,15 @@ class Companion:
     mark: tuple[int, ...]
     """`file_mark` at the scan"""
     deep_still: bool = False
-    """True for a still of more than 8 bits per channel, which older versions read as white"""
+    """True for a still of more than 8 bits per channel, whose cache keys differ: older versions read such stills as
+    white"""
     role: str = ""
     """one of ROLES, or "control" or "mask" """
     size: Bucket | None = None
     """size to which the file is scaled and cropped at the centre; None: the sample's size and crop"""
 
     def of_sample(self, sample: Sample) -> Bucket:
-        """Returns the size at which it is read."""
+        """Returns the size at which the companion is read."""
         return self.size or sample.bucket
 
 
@@ -87,7 +88,7 @@ class Sample:
 
     @property
     def kind(self) -> str:
-        """Clip or still, as in ClipInfo."""
+        """ "clip" or "still", as in ClipInfo."""
         return self.info.kind
 
     @property

@@ -61,7 +61,7 @@ MIN_SOURCE_PIXELS = 16
 
 
 class NothingUsableError(DatasetError):
-    """No file of a dataset is usable; the message gives the reasons of the first ones."""
+    """A dataset without a usable file; the message has the reasons for the first files."""
 
 
 def scan_folder(config: DatasetConfig, folder: Path, context: ScanContext) -> ScanResult:
@@ -147,7 +147,7 @@ def _shown_without_captions(
     samples: list[Sample] = []
     for file in files:
         if file.path in unread:
-            # Looked at with an empty caption, because the clip itself may be unusable too.
+            # Probed with an empty caption, because the clip itself may be unusable too.
             looked = _look_at(replace(file, caption=""), config, context, captions)
             found = accompanied(looked, file, config, context)
             samples += [replace(sample, listed=False) for sample in ([] if isinstance(found, Rejected) else found)]

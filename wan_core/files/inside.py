@@ -66,7 +66,7 @@ class OpenFolder:
         os.unlink(self._of(name), dir_fd=self._descriptor)
 
     def remove_folder(self, name: str) -> None:
-        if stat.S_ISDIR(self.look(name).st_mode):  # on Windows, rmdir would also remove a link to a folder
+        if stat.S_ISDIR(self.look(name).st_mode):  # on Windows, rmdir would remove a link to a folder
             os.rmdir(self._of(name), dir_fd=self._descriptor)
 
     def rename(self, name: str, folder: OpenFolder, target: str) -> None:
@@ -96,7 +96,7 @@ class OpenFolder:
 
 
 def sync_file(file: int) -> None:
-    """Make data written to an open file durable (fsync); file systems without fsync are accepted."""
+    """Makes the data of an open file durable (fsync). File systems without fsync raise nothing."""
     _sync(file, _NO_SYNC)
 
 
@@ -215,9 +215,10 @@ def open_new(path: Path, below: Path) -> BinaryIO:
 def open_inside(path: Path, below: Path) -> BinaryIO:
     """Open a regular file for reading (else FileError); OSError if missing, or for a link below `below`."""
     with opened_folder(path.parent, below) as folder:
-        regular = folder.is_regular(path.name) is not False  # before opening, since opening a device can act on it
+        # checked before opening, because opening a device can have effects
+        regular = folder.is_regular(path.name) is not False
         descriptor = folder.open(path.name, os.O_RDONLY) if regular else -1
-    # Checked again on the descriptor, since the file may have been replaced.
+    # Checked again on the descriptor, because the file may have been replaced.
     if regular and stat.S_ISREG(os.fstat(descriptor).st_mode):
         return os.fdopen(descriptor, "rb")
     if regular:

@@ -97,7 +97,7 @@ def _taken(file: BinaryIO, busy: str) -> bool:
         if (is_ours := _try_lock(file)) is not False:
             return is_ours is not None
         if attempt < _ATTEMPTS - 1:
-            time.sleep(0.05)  # `is_locked` in another process takes the lock for a moment
+            time.sleep(0.05)  # `is_locked` of another process holds the lock briefly
     raise FileError(busy)
 
 
@@ -221,7 +221,7 @@ class _Claims:
             hold.lost = not hold.by_system
             return
         try:
-            os.write(file, b"\n")  # changes the time, also on file systems without utime
+            os.write(file, b"\n")  # writing sets the modification time even on file systems without utime
         except OSError:  # a full disk
             if os.utime in os.supports_fd:
                 os.utime(file)
@@ -250,14 +250,12 @@ def _repeated(beat: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         ended.set()
-        thread.join(
-            1.0
-        )  # a daemon thread, because a thread that hangs in a file system must not block the end of the process
+        # a daemon thread, because a thread that hangs in a file system must not block the end of the process
+        thread.join(1.0)
 
 
 def _machine(folder: Path) -> str:
-    """Returns an id of the process table (machine and container) and the folder, so that a copied folder has
-    another."""
+    """Returns an id of machine, container and folder. A copied folder has another id."""
     host = os.uname().nodename if hasattr(os, "uname") else os.environ.get("COMPUTERNAME", "")
     facts = [host, os.path.realpath(folder)]
     with contextlib.suppress(OSError):
@@ -275,7 +273,7 @@ def _lives(process: int, started: int) -> bool | None:
     except ProcessLookupError:
         return False
     except OSError:
-        pass  # EPERM: it exists, under another user
+        pass  # EPERM: the process exists and belongs to another user
     seen = _start_of(process)
     return None if not seen or not started else seen == started
 

@@ -13,9 +13,8 @@ _CHARACTERS, _BYTES = 100, 170
 _COMPOSED = 1000
 """longest name that is normalised: NFC takes quadratic time for a row of combining marks"""
 _PUNCTUATION = "._ -+()"
-_DEVICE_NAMES = re.compile(
-    r"(con|prn|aux|nul|com[\d¹²³]|lpt[\d¹²³]) *(\.|$)", re.IGNORECASE
-)  # Windows reserves "NUL .txt" as well
+# Windows reserves "NUL .txt" as well
+_DEVICE_NAMES = re.compile(r"(con|prn|aux|nul|com[\d¹²³]|lpt[\d¹²³]) *(\.|$)", re.IGNORECASE)
 _UNSEEN = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U0001bca0-\U0001bca3\U000e0000-\U000e0fff]"
 )
@@ -73,7 +72,7 @@ def _is_safe(letter: str) -> bool:
 
 
 def _fitting(name: str, characters: int, most_bytes: int) -> int:
-    """Returns the longest valid length, in characters, of a name like `name` under both limits."""
+    """Returns the number of characters of `name` that fit under both limits."""
     per_letter = max(1.0, len(name.encode("utf-8", "surrogatepass")) / max(1, len(name)))
     return min(characters, int(most_bytes / per_letter))
 

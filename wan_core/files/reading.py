@@ -63,7 +63,7 @@ def open_regular(path: Path | str, *, follow_links: bool = True) -> BinaryIO:
 
 @contextlib.contextmanager
 def naming(path: Path | str) -> Iterator[None]:
-    """Set the file name of an OSError, which system calls relative to a descriptor do not know."""
+    """Adds the file name to an OSError of a system call that is relative to a descriptor."""
     try:
         yield
     except OSError as error:

@@ -132,7 +132,7 @@ def _remembered(key: _Key, tables: Sequence[Path], read: ListedCells) -> Iterato
 
 
 def _bytes_kept(cells: list[Any] | str) -> int:
-    """Returns the approximate bytes of a row; more than the limit for a row with a media file."""
+    """Returns the approximate size of a row in bytes. A row with a media file exceeds the limit."""
     if isinstance(cells, str):
         return _ROW_BYTES + len(cells)
     if any(bytes_of(cell) is not None for cell in cells):

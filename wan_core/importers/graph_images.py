@@ -22,7 +22,7 @@ from ..errors import DatasetError
 from ..video import ClipInfo, VideoProcess
 
 Pixels = Tensor | Callable[[], Tensor]
-"""(F, H, W, C) in [0, 1] with RGB first, or a function that decodes them"""
+"""(F, H, W, C) in [0, 1] with RGB as first channels, or a function that decodes such pixels"""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def scan_pixels(
         names.setdefault(path, clip.name)
         files.append(MediaFile(path=path, caption=clip.caption))
         context.tell(number, len(clips), clip.name)
-    # Without allowed folders, since the files are in the cache; without progress, which writing has reported.
+    # Without allowed folders, because the files are in the cache; without progress, because writing has reported it.
     found = scan_files(config, "the graph", files, replace(context, allowed=(), progress=None))
     return replace(found, samples=tuple(replace(sample, name=names[sample.path]) for sample in found.samples))
 
@@ -132,7 +132,7 @@ def _check(clip: PixelClip, config: DatasetConfig, stills: bool) -> None:
         return
     info = ClipInfo(kind="clip", width=width, height=height, num_frames=shape[0], fps=fps, duration_s=shape[0] / fps)
     available = info.frames_at(config.fps)
-    if available + 1 < config.num_frames:  # one missing frame repeats the last (dataset/cutting.py)
+    if available + 1 < config.num_frames:  # dataset/cutting.py repeats the last frame if one is missing
         rate = "" if abs(fps - config.fps) < 0.01 else f" ({shape[0]} at {fps:.4g} fps)"
         raise DatasetError(
             f"{clip.name} has {available} frames at {config.fps:g} fps{rate}, fewer than num_frames "

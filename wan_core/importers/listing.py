@@ -18,7 +18,7 @@ from .extracted import ExtractedFiles, suffix_of_bytes
 from .source import SourceFile
 
 _MOST_CAPTIONS = 1000
-"""most captions of one file"""
+"""largest number of captions of a file"""
 _LIKE_CAPTIONS = re.compile("cap|text|prompt|desc|label|tag|sentence|instruct|title|annotation", re.IGNORECASE)
 _MEDIA = CLIP_SUFFIXES | STILL_SUFFIXES | OTHER_SUFFIXES
 

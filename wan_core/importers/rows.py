@@ -138,7 +138,8 @@ def _cause(line: bytes, error: str) -> str:
 
 def _json_rows(path: Path) -> Iterator[_Read]:
     try:
-        data: Any = json.loads(read_utf8(path, JSON_HERE_BYTES, "is larger than 4 MiB. Try again."))  # it grew
+        # the limit applies to a file that grew meanwhile
+        data: Any = json.loads(read_utf8(path, JSON_HERE_BYTES, "is larger than 4 MiB. Try again."))
     except (ValueError, RecursionError) as error:
         what = "is not valid JSON" if path.suffix.lower() == ".json" else "is one array, and no valid JSON"
         raise DatasetError(f"{path.name} {what} ({str(error)[:120]}). Write it again.") from error
@@ -160,7 +161,7 @@ def _text_lines(file: Any, path: Path) -> Iterator[str]:
 
 def _csv_reader(path: Path, lines: Iterator[str]) -> Any:
     first = next(lines, "")
-    # The most frequent delimiter in the header: captions may contain commas, a header does not.
+    # The most frequent delimiter in the header, because captions may contain commas.
     delimiter = "\t" if path.suffix.lower() == ".tsv" else max(",;\t", key=first.count)
     return csv.reader(itertools.chain([first], lines), delimiter=delimiter, strict=True)
 

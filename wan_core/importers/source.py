@@ -1,4 +1,4 @@
-"""A source file, and its columns, which the user names or which have a usual name."""
+"""A source file, and its columns, by the user's or by usual names."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ Stop = Callable[[], bool]
 
 @dataclass(frozen=True, kw_only=True)
 class SourceFile:
-    """A source file, and how it is read."""
+    """A source file, and the settings for reading it."""
 
     path: Path
     columns: Columns = Columns()
@@ -77,7 +77,7 @@ class SourceFile:
     """folders that every file must be below"""
 
     beside: Sequence[Path] = ()
-    """folders in which the folders of another trainer's settings are also looked for"""
+    """additional folders that are searched for the folders in another trainer's settings"""
 
     unpacked: Path | None = None
     """folder into which media files of a tar or table are extracted"""

@@ -41,10 +41,10 @@ class TarMember:
 
     name: str
     offset: int
-    """offset of its first byte"""
+    """offset of the member's first byte"""
     size: int
     refused: str = ""
-    """why it cannot be used"""
+    """reason why the member cannot be used; "" if it can"""
 
 
 def tar_members(path: Path, stop_if_asked: Callable[[], None] = lambda: None) -> list[TarMember]:
@@ -78,7 +78,7 @@ def _entries(file: BinaryIO, length: int, name: str) -> Iterator[TarMember]:
         if count > _MAX_MEMBERS:
             raise DatasetError(f"{name} holds more than {_MAX_MEMBERS} entries. Split it into several.")
         kind = chr(header[156])
-        # The size in a pax header is that of the next file, not of a header.
+        # The size in a pax header is the size of the next file, not of the next header.
         size = _number(header[124:136], name) if kind in "xgLK" or "size" not in pax else int(pax["size"])
         start = position + _BLOCK
         position = start + -(-size // _BLOCK) * _BLOCK

@@ -73,10 +73,10 @@ class ModelPlan(Config):
     )
 
     loras: tuple[FrozenLora, ...] = internal((), "changed")
-    """frozen LoRAs under the trained one"""
+    """frozen LoRAs that act under the trained LoRA"""
 
     def __post_init__(self) -> None:
-        check_attention_name(self.attention)  # its refusal explains kernels without a backward pass
+        check_attention_name(self.attention)  # kernels without a backward pass
         super().__post_init__()
 
     def identity(self) -> dict[str, Any]:
@@ -214,7 +214,7 @@ def resolved(plan: ModelPlan, files: Sequence[WanFile]) -> ModelPlan:
 
 
 def resolved_elsewhere(plan: ModelPlan, base_precision: str) -> tuple[ModelPlan, ...]:
-    """Returns the plans that `resolved` can return on any kind of card, for this base precision."""
+    """Returns all plans that `resolved` can return for this base precision, over all kinds of cards."""
     dtypes = ("", "fp16", "fp32") if base_precision == "as in file" else (plan.compute,)
     return tuple(replace(plan, base_precision=base_precision, compute=compute) for compute in dtypes)
 

@@ -37,7 +37,7 @@ class Outcome:
 
     status: str
     said: str = ""
-    """the error, or what is missing"""
+    """the error, or the missing requirement"""
     figures: Figures = field(default_factory=Figures)
     seconds: float = 0.0
 
@@ -95,7 +95,7 @@ def _child(work: Callable[[], Figures], answers: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process ends this one
     answers.send(_tried(work))
     answers.close()
-    os._exit(0)  # without the exit handlers that a forked process has from its parent
+    os._exit(0)  # skips the exit handlers that a forked process inherits from its parent
 
 
 def ways_apart() -> list[str]:

@@ -21,7 +21,7 @@ from ..plan import Card, CardCost, Constants, card_named, unknown_card
 _FEWEST = 3
 """fewest steps for a fit: the number of constants"""
 _OF_CARD = 2
-"""fewest steps that the card decides, if the host decides the others"""
+"""smallest number of card-bound steps if the other steps are host-bound"""
 _PULL = 1e-3
 """penalty of a constant's relative deviation, relative to that of a step, for a known card"""
 _PULL_UNKNOWN = 1e-4

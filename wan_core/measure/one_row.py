@@ -56,7 +56,7 @@ class Where:
     """folder of the results, for traces and snapshots"""
 
     trace: bool = False
-    """write a profile of one step of each row"""
+    """whether to write a profile of one step of each row"""
 
     snapshot: bool = False
     """write a memory snapshot of the next step"""

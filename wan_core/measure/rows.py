@@ -1,4 +1,4 @@
-"""The rows of a measurement: training steps that other programs publish figures of, the most important first."""
+"""The rows of a measurement: training steps with published figures of other programs, the most important first."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Row:
     """fields of TrainConfig that differ from _AS_NAMED, or from the defaults if `as_planned`"""
 
     as_planned: bool = False
-    """True for the settings of a new run, in which the plan decides what is offloaded and checkpointed"""
+    """True for the settings of a new run, in which the plan decides offloading and checkpointing"""
     quantize: str = ""
     base_precision: str = "as in file"
     preset: str = "balanced"
@@ -100,7 +100,7 @@ class Row:
 
     def train(self) -> TrainConfig:
         """Returns the training settings."""
-        steps = self.steps + 1  # one more, for profiling
+        steps = self.steps + 1  # one more step, for profiling
         alone: dict[str, Any] = {
             "preview_every_n_steps": 0,
             "eval_items": 0,

@@ -17,7 +17,7 @@ from .measured import Measured, mean_of, together
 from .records import LossCurve
 
 _LEAST = 0.005
-"""minimum noise, as a share of the loss before training"""
+"""smallest assumed noise, as a share of the loss before training"""
 _UNKNOWN = 0.03
 """noise, as a share of the loss before training, if it cannot be estimated"""
 _STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
@@ -175,7 +175,7 @@ def noise_of(points: Sequence[Measured], one: Measured, other: Measured) -> floa
         return max(_LEAST * before, quantile * stdev(apart) / math.sqrt(clips))
     if len(losses) < _LEAST_POINTS:
         return _UNKNOWN * before
-    # A steady fall has no second differences; those of independent noise have 6 times its variance.
+    # The second differences of a steady fall are 0. Those of independent noise have 6 times the noise's variance.
     bends = [a - 2 * b + c for a, b, c in zip(losses, losses[1:], losses[2:], strict=False)]
     sigma = median(abs(bend) for bend in bends) / _MAD / math.sqrt(6)
     # By chance, the minimum of n losses is sqrt(2 ln n) standard deviations below their mean.
@@ -199,6 +199,6 @@ def overfits_from(points: Sequence[Measured], curve: LossCurve) -> int | None:
     earlier, since = curve.losses[:middle], curve.losses[middle:]
     if len(earlier) < 2 or len(since) < 2:
         return None
-    # In standard errors, since the loss of a step depends mostly on its random sigma.
+    # In standard errors, because the loss of a step depends mostly on its random sigma.
     error = math.sqrt(float(np.var(earlier, ddof=1)) / len(earlier) + float(np.var(since, ddof=1)) / len(since))
     return best.step if float(earlier.mean() - since.mean()) > _SURE * error else None

@@ -24,7 +24,7 @@ _NEW, _USUAL = 8, 60
 _NORM, _LOSS, _LOSS_ALONE = 10.0, 1.5, 3.0
 """growth of a diverging run: gradient norm together with loss, or the loss alone"""
 _LOSS_AT_ONCE = 10.0
-"""replaces `_LOSS` while there are fewer than `_USUAL` earlier steps"""
+"""growth of the loss alone while there are fewer than `_USUAL` earlier steps"""
 _CALM = 2.0
 """divergence has ended once the growth is below this"""
 _FLAT, _LEAST = 6, 10

@@ -78,7 +78,7 @@ class MetricsPages:
         self._marks = [0]  # offset of line 0, 1000, 2000 ...
         self._lines = 0
         self._end = 0  # just after the last newline
-        self._tail = b""  # the bytes before it
+        self._tail = b""  # the last bytes before `_end`
 
     def _refresh(self, file: BinaryIO) -> None:
         info = os.fstat(file.fileno())
@@ -96,7 +96,7 @@ class MetricsPages:
         self._tail = file.read(min(self._end, _TAIL_BYTES))
 
     def _is_same(self, file: BinaryIO) -> bool:
-        """Returns whether the indexed lines still end in the same bytes."""
+        """Returns whether the file still has the same bytes at the end of the indexed lines."""
         # An equal inode proves nothing, because a new file may get the number of a deleted one.
         file.seek(self._end - len(self._tail))
         return file.read(len(self._tail)) == self._tail
@@ -111,7 +111,7 @@ class MetricsPages:
             newline = chunk.find(b"\n", newline + 1)
 
     def _page(self, file: BinaryIO, first: int, last: int, full: int) -> Page:
-        """Returns lines `first` to `last`; steps before line `full` are thinned."""
+        """Returns the page of lines `first` to `last`, with steps before line `full` thinned."""
         file.seek(self._marks[first // _LINES_PER_MARK])
         lines = lines_of(file, _LONGEST_LINE)
         for _ in range(first % _LINES_PER_MARK):
@@ -120,7 +120,7 @@ class MetricsPages:
         number, size = first, 0
         while number < last and size < _PAGE_BYTES:
             line = next(lines, b"")
-            if not line:  # the writer has removed a line that did not fit on the disk
+            if not line:  # the writer has removed a torn line, for which the disk was full
                 break
             number, record = number + 1, parse_record(line)
             if record is not None and number <= full and record.get("event") == StepDone.name:
@@ -133,6 +133,6 @@ class MetricsPages:
 
 
 def _thinned(record: dict[str, Any]) -> dict[str, Any]:
-    """Returns the values of a step that the curves, times and the timestep histogram need: a third of its bytes."""
+    """Returns the values of a step for the curves, times and timestep histogram, a third of the record's bytes."""
     numbers = {key: record[key] for key in _OF_A_CURVE if finite(record.get(key)) is not None}
     return {"event": StepDone.name, "expert": str(record.get("expert", ""))[:_LONGEST_EXPERT], **numbers}

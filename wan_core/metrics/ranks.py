@@ -21,7 +21,7 @@ _SILENT_S = 20.0
 """a rank is silent once its file is this many seconds older than the newest one"""
 _LARGEST = 1 << 20
 _MOST_DEVICES = 64
-"""devices of a rank that are read; the file may be foreign, and the page draws each device"""
+"""largest number of devices of a rank, because the file may be foreign, and the page draws each device"""
 
 
 class RankFile:
@@ -36,7 +36,7 @@ class RankFile:
         self._thread.start()
 
     def close(self) -> None:
-        """Write a last time and end the thread; safe to call twice."""
+        """Writes the state once more and ends the thread. May be called twice."""
         self._ended.set()
         self._thread.join()
 

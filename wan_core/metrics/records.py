@@ -27,11 +27,11 @@ class LossCurve:
     """Training loss by step; if a step was trained twice, the last line counts."""
 
     steps: NDArray[np.int64]
-    """ascending; only steps with a finite loss"""
+    """ascending numbers of the steps with a finite loss"""
     losses: NDArray[np.float64]
     """(len(steps),)"""
     seconds_per_step: float = 0.0
-    """median over the run; 0 before the first step"""
+    """median over the run in seconds; 0 before the first step"""
 
 
 def read_loss_curve(path: Path, expert: str = "") -> LossCurve:
@@ -55,7 +55,7 @@ def records_of(path: Path, kinds: Collection[str]) -> Iterator[dict[str, Any]]:
     marks = [kind.encode() for kind in kinds]
     with contextlib.suppress(FileError, OSError), open_regular(path, follow_links=False) as file:
         for line in lines_of(file, _LONGEST_LINE):
-            # Parsing is slow, and most lines are steps, so lines without the name of an event are skipped unparsed.
+            # Parsing is slow, and most lines are steps, so lines without the text of a wanted event name are skipped.
             if any(mark in line for mark in marks):
                 record = parse_record(line)
                 if record is not None and record.get("event") in kinds:
@@ -69,7 +69,7 @@ def lines_of(file: BinaryIO, longest: int) -> Iterator[bytes]:
         is_long = not line.endswith(b"\n")
         while line and not line.endswith(b"\n"):
             line = file.readline(longest)
-        if line:  # else the last line is still being written
+        if line:  # otherwise the last line is still being written
             yield b"\n" if is_long else line
 
 

@@ -89,7 +89,7 @@ def _backwards(file: BinaryIO) -> Iterator[bytes]:
         place -= size
         file.seek(place)
         pieces = (file.read(size) + head).split(b"\n")
-        head = pieces[0]  # its beginning is in the block before
+        head = pieces[0]  # the beginning of the line is in the previous block
         for line in reversed(pieces[1:]):
             if not torn:
                 yield line

@@ -1,4 +1,4 @@
-"""Training settings of ai-toolkit: a YAML job, of which the first process is read (its config/examples)."""
+"""Training settings of ai-toolkit: a YAML job, whose first process is read (ai-toolkit's config/examples)."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ TABLES: Mapping[str, tuple[Key, ...]] = {
     "train": _TRAIN,
     "sample": _SAMPLE,
 }
-"""section of the process -> its keys"""
+"""section of the process -> keys of the section"""
 
 
 def read_ai_toolkit_job(data: Mapping[str, Any], source: str) -> ForeignJob:

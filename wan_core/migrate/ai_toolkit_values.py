@@ -49,7 +49,7 @@ def arch(value: str, job: ForeignJob) -> None:
 
 
 def path(value: str, job: ForeignJob) -> Any:
-    """Sets the model: the repository name distinguishes 1.3B from 14B and 480P from 720P, the arch the others."""
+    """Sets the model: by the repository name for 1.3B or 14B and 480P or 720P, by `arch` for other models."""
     stated, job.kind, job.expert = job.kind, None, "both"
     made = model_file(value, job)
     if stated is not None and (job.kind is None or stated.low_noise_file or stated.vae != job.kind.vae):

@@ -224,7 +224,7 @@ TABLES: Mapping[str, tuple[Key, ...]] = {
     "optimizer": _OPTIMIZER,
     "monitoring": _MONITORING,
 }
-"""table of the file -> its keys"""
+"""table of the file -> keys of the table"""
 _LAST = (Key("force_constant_lr", "TrainLoRA.learning_rate", "with lr_scheduler constant", kind=float, read=_constant),)
 
 

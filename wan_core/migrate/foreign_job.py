@@ -27,7 +27,7 @@ _CONFIGS = {
     PREVIEW: (SampleConfig,),
     TRAINER: (TrainConfig, LoraConfig),
 }
-"""node id -> configs with the defaults of its widgets"""
+"""node id -> configs with the defaults of the widgets"""
 _ADAPTER = {
     shown: name
     for shown, name in names_on_nodes(LoraConfig).items()
@@ -109,7 +109,7 @@ class ForeignJob:
         return self.ledger.get(key, object, None)
 
     def of(self, at: str) -> Any:
-        """Returns the value of a widget, or its default."""
+        """Returns the value of a widget; the default if the job does not set it."""
         node, _, widget = at.partition(".")
         return self.values.get(node, {}).get(widget, default_of(at))
 

@@ -85,7 +85,7 @@ def ledger_of(where: str, section: Mapping[str, Any]) -> Ledger:
 
 
 def take_over(keys: Iterable[Key], job: ForeignJob, ledger: Ledger) -> None:
-    """Sets the widgets of `job` from `ledger`, and records what each key became."""
+    """Sets the widgets of `job` from the keys in `ledger`, and records the result for each key."""
     job.now = ledger
     for key in keys:
         name = next((name for name in key.names.split() if name in ledger or name in job.unset), "")
@@ -113,7 +113,7 @@ def _record(key: Key, name: str, value: Any, made: Any, job: ForeignJob, ledger:
     said: str = f"{name} {shown(value)}"
     if not stated:
         said = filled(NOT_STATED, key=name, value=shown(value), trainer=job.trainer)
-    if made is None:  # the reader recorded it, or the account will
+    if made is None:  # the `read` function has recorded the key, or the account lists it as dropped
         return
     if isinstance(made, Without):
         if stated:
@@ -144,7 +144,7 @@ def _widget(at: str) -> str:
 
 
 def _is_unset(name: str, job: ForeignJob, ledger: Ledger) -> bool:
-    """Returns whether a key's value is a placeholder, and records it."""
+    """Returns whether a key's value is a placeholder, which is recorded in the job."""
     value = ledger.get(name, object, None) if name in ledger else None
     if isinstance(value, str) and name not in _MAY_HOLD and stands_for_more(value):
         job.unset[name] = value
@@ -157,7 +157,7 @@ def _is_unset(name: str, job: ForeignJob, ledger: Ledger) -> bool:
 
 
 def stands_for_more(value: str) -> bool:
-    """Returns whether the last part of a text, as a path, contains a placeholder."""
+    """Returns whether the last path component of a text contains a placeholder."""
     # A shell command in a path counts as one part.
     last = re.split(r"[/\\]", re.sub(r"\$\([^)\n]*\)?", "$(", value).rstrip("/\\"))[-1]
     return "\n" not in value and _NOT_SET.search(last) is not None

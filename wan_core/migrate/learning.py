@@ -75,7 +75,7 @@ _BETAS = (
     *("adamw", "adamw8bit", "adamw4bit", "adamwfp8", "prodigy", "schedule_free"),
     *("bnb_adamw8bit", "bnb_paged_adamw8bit"),
 )
-"""optimizers of `train/optimizers.py` with betas; importing that file would import torch"""
+"""optimizers of `train/optimizers.py` with betas, listed here because that file imports torch"""
 
 
 def _same(*names: str) -> dict[str, str]:
@@ -96,7 +96,7 @@ _TAKEN: dict[str, dict[str, str]] = {
     "schedule_free": _same("warmup_steps", "r", "weight_lr_power"),
     "came": _same("betas", "clip_threshold"),
 }
-"""optimizer -> (a trainer's argument -> the argument of our class with the same meaning)"""
+"""optimizer -> (argument in another trainer -> equivalent argument of our class)"""
 _TABLES = ("optimizer_args", "optimizer_params", "optimizer_config")
 """keys that contain optimizer arguments"""
 _DROPPED = {"stabilize", "kahan_sum", "decouple_lr", "foreach", "fused", "gradient_release", "max_lr", "lr", "type"}

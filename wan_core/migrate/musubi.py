@@ -125,7 +125,7 @@ FLAGS = {name for key in KEYS for name in key.names.split() if key.kind is bool}
 
 
 OF_MUSUBI = frozenset({"dit", "task", "network_module", "dataset_config", "network_dim"})
-"""every job has some of these keys"""
+"""keys of musubi-tuner; every job has some of them"""
 
 
 def _differ(task: str, file: str) -> bool:
@@ -162,7 +162,7 @@ def read_musubi_job(data: Mapping[str, Any], source: str, unset: Mapping[str, st
             f"{source} holds no training settings of musubi-tuner. Choose the file or command line that names its dit."
         )
     becomes = {name for key in KEYS if key.at for name in key.names.split()}
-    # The account shows the text of undefined values, of dropped keys too.
+    # The account shows the text of undefined values, also for dropped keys.
     flat |= {key: value for key, value in (unset or {}).items() if key not in becomes}
     unset = {key: value for key, value in (unset or {}).items() if key in becomes}
     job = ForeignJob("musubi-tuner", source, ledger_of(source, flat), unset=unset)

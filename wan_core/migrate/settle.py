@@ -131,7 +131,8 @@ def _prompts(job: ForeignJob, beside: NamedFiles) -> None:
     lost = set[str]()
     if suffix != ".json":
         text = "\n".join(_line(line, lost) for line in text.splitlines())
-    own = job.values.get(PREVIEW, {}).get("prompts", "")  # SimpleTuner's validation_prompt is used with its library
+    # SimpleTuner renders validation_prompt in addition to its prompt library
+    own = job.values.get(PREVIEW, {}).get("prompts", "")
     job.put(f"{PREVIEW}.prompts", _with(own, text.strip()))
     job.ledger.take("{file}: {n} prompts -> prompts", file=name, n=len(read_prompts(text, "x")))
     if "<token>" in text:

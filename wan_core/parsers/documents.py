@@ -41,7 +41,7 @@ def _toml(name: str, text: str) -> Any:
         raise DependencyError(f"{name} needs tomli on Python 3.10. Run: {pip_line('tomli')}") from error
     try:
         return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # ValueError too, since int() refuses thousands of digits
+    except (ValueError, RecursionError) as error:  # ValueError too, because int() refuses thousands of digits
         raise DatasetError(f"{name} is not valid TOML ({error}). Mend it there, or save it again.") from error
 
 
@@ -94,9 +94,8 @@ class _Plain:
             raise self._too_much("has a whole number of more than 64 bits")
         if value is None or isinstance(value, str | int | float):
             return value
-        return (
-            value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-        )  # dates and other YAML or TOML types
+        # dates and other YAML or TOML types
+        return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
     def _too_much(self, what: str) -> DatasetError:
         return DatasetError(f"{self._name} {what}, and settings do not. Choose the settings file itself.")

@@ -44,7 +44,7 @@ def parsed(kind: str, name: str, text: str) -> Any:
 
 @functools.lru_cache(maxsize=8)
 def _parsed(kind: str, name: str, text: str) -> str | WanTrainerError:
-    """Returns JSON text or a refusal, cached, since plan, fingerprint and run parse the same texts."""
+    """Returns JSON text or a refusal; cached, because plan, fingerprint and run parse the same texts."""
     payload = text.encode("utf-8", "surrogatepass")
     try:
         if len(payload) <= SHORT_BYTES:
@@ -52,7 +52,7 @@ def _parsed(kind: str, name: str, text: str) -> str | WanTrainerError:
         with _ParserChild(name, None, "Choose the settings file itself.") as child:
             header, _ = child.ask({"do": kind}, payload, TEXT_S, "data")
         return json.dumps(header["data"])
-    except _EndedError:  # not cached, since another program may have killed the child
+    except _EndedError:  # not cached, because another program may have killed the child
         raise
     except DatasetError as error:
         return error
@@ -97,7 +97,7 @@ class Tables:
 
 
 def _with_bytes(cell: Any, payload: bytearray) -> Any:
-    """Returns a cell with its bytes, for which the child sends offsets in the payload."""
+    """Returns a cell with its media bytes; the child's answer has their offsets in the payload."""
     if isinstance(cell, dict) and "bytes" in cell:
         place = cast("dict[str, Any]", cell)["bytes"]
         if isinstance(place, list):

@@ -22,11 +22,12 @@ from ..packages import pip_line
 MOST_ROWS = 1_000_000
 MOST_COLUMNS = 10_000
 MOST_TEXT_BYTES = 512 << 20
-"""most bytes of text in all cells"""
+"""largest total size of texts in all cells, in bytes"""
 _LARGEST_TEXT_BYTES = 1 << 20
 LARGEST_MEDIA_BYTES = 2 << 30
 SPARE_MEDIA_BYTES = 64 << 20
-"""a media file may have this many bytes more than twice the list's size, since lists compress uncompressed stills"""
+"""largest media file in a list: twice the list's size plus this many bytes, because lists compress uncompressed
+stills"""
 _LARGEST_JSON_BYTES = 64 << 20
 _LONGEST_LIST = 1000
 _PYARROW = 15
@@ -152,10 +153,10 @@ class _Arrow:
 
     def _batches(self, columns: list[str]) -> Iterator[Any]:
         reader = self._reader
-        is_file = hasattr(reader, "get_batch")  # else a stream
+        is_file = hasattr(reader, "get_batch")  # otherwise the file is an arrow stream
         for batch in map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader:
             chosen = batch.select([self.columns.index(name) for name in columns])
-            chosen.validate(full=True)  # otherwise pyarrow trusts the file's offsets, and may read outside its buffers
+            chosen.validate(full=True)  # invalid offsets lead outside of pyarrow's buffers
             yield chosen
 
     def _cells(self, column: Any) -> list[Any]:

@@ -61,17 +61,17 @@ class SampleConfig(Config):
         "What the clips should not show. Change it when previews show something unwanted. The default is Wan's own "
         "text.",
     )
-    """None: the default negative prompt of Wan"""
+    """the negative prompt; None: Wan's default negative prompt"""
     prompt_keys: tuple[str, ...] = ()
     """cache keys of the encoded prompts; the worker never encodes text"""
     prompt_settings: tuple[PreviewPrompt, ...] = internal((), "changed")
     """settings of each prompt; empty if no prompt has any"""
     negative_key: str = ""
-    """cache key of the negative prompt; "": the cache set's"""
+    """cache key of the negative prompt; "": the negative prompt of the cache set"""
     default_negative_key: str = internal("", "never")
-    """cache key of Wan's negative prompt, for clips without a run, which have no cache set"""
+    """cache key of Wan's negative prompt, for clips without a run and thus without a cache set"""
     condition_key: str = ""
-    """cache key of the image-to-video condition at preview size; "": the first clip's"""
+    """cache key of the image-to-video condition at preview size; "": the condition of the first clip"""
     first_frame_key: str = ""
     """TI2V-5B: cache key of a start image's latent at preview size; "": see Previewer"""
     start_image: str = ""

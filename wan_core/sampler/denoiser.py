@@ -25,7 +25,7 @@ class Denoiser:
     """sampling starts at this sigma of the first denoiser"""
 
     guidance_scale: float | None = None
-    """None: that of the preset"""
+    """guidance scale; None: the preset's"""
 
     @classmethod
     def of(cls, model: WanTransformer, **more: float | None) -> Denoiser:

@@ -21,7 +21,7 @@ from ..errors import ConfigError
 TRIGGER = "[trigger]"
 _LONGEST_TRIGGER = 1000
 _JSON = re.compile(r'\s*(?:\{\s*["}]|\[\s*["\[{\]])')
-"""start of JSON; a line of text may start with [trigger]"""
+"""regular expression of the start of JSON, which a line that starts with [trigger] does not match"""
 _SUFFIX = re.compile(r"(?:^|\s)--([A-Za-z]\S*)(?=\s|$)")
 """a suffix up to the next blank. So --w480 is an unknown suffix, not a part of the prompt"""
 _SUFFIXES = {
@@ -36,7 +36,7 @@ class PreviewPrompt(Config):
     """The settings of one prompt; 0 and None stand for the common setting."""
 
     name: str = ""
-    """nickname, as written"""
+    """the nickname as written by the user"""
     negative_prompt: str | None = None
     width: int = 0
     height: int = 0

@@ -27,7 +27,8 @@ def schedule(name: str, steps: int, shift: float, *, skips_last: bool = False) -
 
 
 def _normal(steps: int, shift: float) -> Tensor:
-    """Returns even timesteps from 1000 to the lowest shifted sigma, which are then shifted, as in ComfyUI."""
+    """Returns sigmas of evenly spaced timesteps from 1000 to the lowest shifted sigma; they are shifted again, as in
+    ComfyUI."""
     lowest = float(_shifted(torch.tensor([1 / _GRID]), shift))
     return _to_zero(_shifted(torch.linspace(1.0, lowest, steps, dtype=torch.float64), shift))
 

@@ -136,7 +136,7 @@ class Solver:
 
     solve: Callable[[Walk, Tensor], Tensor]
     skips_last: bool = False
-    """True for a schedule of one step more, without the sigma before 0"""
+    """whether the solver needs `skips_last` of `schedule`"""
 
     passes: int = 1
     """most model evaluations per step"""

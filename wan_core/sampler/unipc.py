@@ -22,7 +22,7 @@ def predict(x: Tensor, known: Known, following: float) -> Tensor:
     """Returns x at sigma `following` (UniP), from the newest D and its differences to older ones."""
     length, places = _places(known, following)
     order = len(known)
-    # A single weight is 1/2, the limit for short steps; the paper solves for two weights.
+    # A single weight is 1/2, its limit for short steps, instead of the solution of the linear system.
     weights = [0.5] if order == 2 else _weights(length, places)
     return _moved(x, known, following) + length * _differences(known, places, weights)
 

@@ -31,7 +31,7 @@ _ENDED = (
 
 
 class Companion:
-    """A `Delivery` to the sender process; lines that the process writes are complaints."""
+    """A `Delivery` to the sender process. Lines on the process's stdout are complaints."""
 
     def __init__(self, directory: Path, settings: Path, about: About, *, waits: bool) -> None:
         """`settings`: the settings file. `waits`: `close` waits until all events are sent."""
@@ -40,7 +40,7 @@ class Companion:
         self._events = Delivery(self._line, late=_LATE)
 
     def put(self, event: Event) -> None:
-        """Returns at once."""
+        """Queues an event without blocking."""
         self._events.put(event)
 
     def complaints(self) -> list[str]:
@@ -70,7 +70,7 @@ class _Line:
         """Starts the process and writes `About`. Raises OSError."""
         self._process = subprocess.Popen(
             self._command,
-            cwd=self._folder,  # not the run's folder, since Windows cannot delete the working directory of a process
+            cwd=self._folder,  # not the run's folder, because Windows cannot delete the working directory of a process
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

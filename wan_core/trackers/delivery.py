@@ -81,7 +81,7 @@ class Delivery:
             self._changed.notify()
         began = time.monotonic()
         while self._thread.is_alive() and time.monotonic() < self._until(began):
-            self._thread.join(0.1)  # short, since on Windows a signal does not interrupt a join
+            self._thread.join(0.1)  # short, because on Windows a signal does not interrupt a join
         left = self.complaints()
         if self._thread.is_alive():
             left.append(

@@ -21,7 +21,7 @@ from ..files import FileError, atomic_write_json, locked, open_inside, remove_fi
 _FOLDER = "_outbox"
 _NAME = re.compile(r"(\d{20})\.(webhook|mirror)\.json")
 _MOST = 500
-"""most files of a kind; the oldest are removed"""
+"""largest number of files of a kind; the oldest are removed"""
 _RETRY_S = 0.5
 _LONGEST_BYTES = 1 << 20
 _AHEAD_NS = 24 * 3600 * 10**9
@@ -82,13 +82,13 @@ class Outbox:
         return directory if (directory / "run.json").is_file() and not directory.is_symlink() else None
 
     def remove(self, file: Path) -> None:
-        """Remove a file, now or, if another program has it open, later."""
+        """Removes a file; later if another program has it open."""
         self._done.add(file)
         if remove_file(file, self._runs):
             self._done.remove(file)
 
     def drain(self, send: Callable[[], bool]) -> None:
-        """Calls `send`, which returns False while another process is sending, until no message waits."""
+        """Calls `send` until no message waits. `send` returns False while another process is sending."""
         while not send() and self.waiting():
             time.sleep(_RETRY_S)
 

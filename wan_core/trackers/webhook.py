@@ -35,7 +35,7 @@ from .settings import WebhookSettings
 _TIMEOUT_S = 10.0
 """limit of one attempt, from resolving the name to the complete answer"""
 _MOST_FAILED = 3
-"""after this many failed messages, the others wait for the next event"""
+"""number of failed messages after which the others wait for the next event"""
 _PAUSES_S = (1.0, 5.0)
 """pauses between attempts"""
 _LONGEST = 1900
@@ -157,7 +157,8 @@ class Webhook:
 
     def _connection(self) -> http.client.HTTPConnection:
         """Returns a connection to one checked address of the host."""
-        address = self._address()  # connecting by name could resolve to another, private address
+        # connects to the checked address, because resolving the name again could give a private one
+        address = self._address()
         if not self._secure:
             return http.client.HTTPConnection(address, self._port, timeout=2 * _TIMEOUT_S)
         return _Pinned(self._host, self._port, address)

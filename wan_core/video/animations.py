@@ -113,7 +113,7 @@ def _webp(path: Path, file: BinaryIO, end: int) -> Animation | None:
         elif kind == b"ANMF" and len(inside) >= 16:
             _add(path, durations, int.from_bytes(inside[12:15], "little") / 1000)
         elif not size[0]:
-            return None  # a still: an animation begins with a VP8X chunk
+            return None  # a still, because an animation begins with a VP8X chunk
     return Animation(path=path, codec="webp", size=size, durations_s=tuple(durations))
 
 

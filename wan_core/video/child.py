@@ -28,7 +28,7 @@ def _operations() -> dict[str, Operation]:
     """Imports the decoders; ImportError for a missing package, DependencyError for an old one."""
     # No level of av.logging is set: decoder threads that log would wait for the GIL, and the child would hang (in 7 of
     # 60 clips with PyAV 18.1). By default FFmpeg is silent.
-    av = importlib.import_module("av")  # at the start, so that a missing package is reported
+    av = importlib.import_module("av")  # imported at the start, so that a missing package is reported
     if problem := outdated(av.__version__):
         raise DependencyError(problem)
     import numpy as np
@@ -85,7 +85,7 @@ def _operations() -> dict[str, Operation]:
 
 
 def _below(header: dict[str, Any]) -> Path | None:
-    """Returns the folder below which writing follows no link."""
+    """Returns the folder below which no link is followed on writing."""
     return Path(header["below"]) if header["below"] else None
 
 

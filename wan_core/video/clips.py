@@ -34,7 +34,7 @@ _TRUNCATED_S = 0.25
 """a file counts as truncated if it ends this many seconds before its stated end"""
 _GIF_END = b";"
 _STREAMS = ("mpeg", "mpegts", "flv", "asf")
-"""streaming containers, in which two concatenated files are one valid file"""
+"""streaming containers, of which two concatenated files are a valid file"""
 _COARSE_TICK_S = 0.002
 """tick in seconds up to which times are rounded (Matroska: 1 ms) and may be off by one tick; coarser times are exact"""
 
@@ -151,7 +151,7 @@ def _scan_packets(
             first = next(iter(decoder.decode(packet)), None)
         if packet.size == 0 or packet.is_discard:
             continue
-        stamp = packet.pts if packet.pts is not None else packet.dts  # AVI has decoding times only
+        stamp = packet.pts if packet.pts is not None else packet.dts  # AVI files have decoding times only
         if stamp is None:
             raise refuse(path, "carries no times for its frames")
         if packet.dts is not None and container.format.name in _STREAMS:

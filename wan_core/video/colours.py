@@ -45,7 +45,7 @@ _PLAIN_MATRIX = (
 
 
 def refuse_colours(path: Path, frame: VideoFrame) -> None:
-    """DatasetError for HDR, whose pictures would be grey and flat, and for colours that cannot be converted."""
+    """Raises DatasetError for HDR, whose pictures would look grey and flat, and for unsupported colour spaces."""
     transfer, matrix = int(getattr(frame, "color_trc", _UNSPECIFIED)), int(frame.colorspace)
     if transfer in _HDR:
         raise refuse(path, f"is HDR, with the brightness curve {_HDR[transfer]}", _TONE_MAP)

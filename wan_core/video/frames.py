@@ -40,7 +40,7 @@ Stamped = tuple["int | None", "VideoFrame"]
 def timed_frames(
     path: Path, container: InputContainer, stream: VideoStream, start_s: float = 0.0
 ) -> Iterator[TimedFrame]:
-    """Yields frames in order of time, at the latest from `start_s` on. DatasetError for a damaged frame."""
+    """Yields frames in order of time, from `start_s` or earlier on. Raises DatasetError for a damaged frame."""
     tick = float(stream.time_base or 0)
     decoder = decoder_of(stream)
     frames = _decode(container, stream, decoder)

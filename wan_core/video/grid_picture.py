@@ -56,7 +56,7 @@ def grid_picture(
     widest, high = max(width for width, _ in sizes), sum(height for _, height in sizes)
     scale = min(1.0, longest / (len(columns) * (widest + _GAP)), longest / (high + len(sizes) * _GAP))
     found = _drawn(sizes, columns, rows, scale)
-    for _ in range(20):  # iterated, because the scale changes the text size, and so the space for labels
+    for _ in range(20):  # iterated, because the scale changes the text size, which changes the space for labels
         over = max(found.canvas.shape[:2]) / longest
         if over <= 1:
             break

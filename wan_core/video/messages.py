@@ -30,7 +30,7 @@ class ClipInfo:
 
     codec: str = ""
     bits: int = 8
-    """bits per colour value; reading rounds to 8"""
+    """bits per colour value; pictures are rounded to 8 bits on reading"""
     interlaced: bool = False
     """True if a frame combines two fields"""
     pixel_ratio: float = 1.0

@@ -89,7 +89,8 @@ def refuse(path: Path | str, why: str, fix: str = _RE_ENCODE) -> UnreadableError
 
 
 _OLDEST_PYAV, _NAMED = (17, 1), "17.1"
-"""Older versions lack frame durations or HDR tags, or colours differ by up to 4 levels (measured on 14.2 to 19.0)."""
+"""Older versions lack frame durations or HDR tags, or have colour errors of up to 4 levels (measured on 14.2 to
+19.0)."""
 
 
 def require_pyav() -> None:
@@ -142,7 +143,7 @@ def open_clip(path: Path) -> Generator[tuple[InputContainer, VideoStream]]:
         try:
             with av.open(file, "r", options=options, **lenient) as container:
                 yield container, _video_stream(path, container)
-        except av.error.ArgumentError as error:  # FFmpeg's error for a format that is not in the whitelist
+        except av.error.ArgumentError as error:  # FFmpeg raises this error for formats outside of the whitelist
             known = "mp4, mov, mkv, webm, avi, gif, mpg, ts, wmv, flv and 3gp are"
             raise refuse(path, f"is of a container format that is not read ({known})") from error
         except av.error.FFmpegError as error:

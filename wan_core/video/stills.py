@@ -84,7 +84,7 @@ def is_avif_sequence(head: bytes) -> bool:
 
 @contextlib.contextmanager
 def opened_still(path: Path) -> Generator[Image.Image]:
-    """Yields a picture before decoding; decoding errors inside the context become DatasetErrors."""
+    """Yields an opened picture, not yet decoded. Decoding errors inside the context become DatasetErrors."""
     with open_media(path) as file, warnings.catch_warnings():
         # Pillow warns about damaged EXIF and large pictures; the code below handles both.
         warnings.simplefilter("ignore")

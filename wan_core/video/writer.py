@@ -28,7 +28,7 @@ _KINDS: dict[str, tuple[str, dict[str, str], dict[str, str]]] = {
     ".mp4": ("libx264", {"crf": "18", "preset": "veryfast"}, {"movflags": "+faststart+use_metadata_tags"}),
     ".webm": ("libvpx-vp9", {"crf": "24", "b": "0", "deadline": "good", "cpu-used": "5", "row-mt": "1"}, {}),
 }
-"""suffix -> encoder, its options, options of the container"""
+"""suffix -> (encoder, options of the encoder, options of the container)"""
 
 
 def write_clip(
@@ -74,7 +74,7 @@ def write_lossless(path: Path, below: Path | None, frames: NDArray[np.uint8], fp
     with _container(path, below, {}) as container:
         stream = container.add_stream("ffv1", rate=Fraction(fps).limit_denominator(1001))
         stream.height, stream.width = frames.shape[1:3]
-        stream.pix_fmt = "bgr0"  # RGB, since a colour matrix would not be lossless
+        stream.pix_fmt = "bgr0"  # RGB, because a conversion by a colour matrix is not lossless
         stream.options = {"level": "3", "slices": "4", "slicecrc": "1", "g": "1"}
         for rgb in frames:
             container.mux(stream.encode(VideoFrame.from_ndarray(rgb, format="rgb24").reformat(format="bgr0")))
@@ -130,6 +130,6 @@ def _together(
 
 def _shown(file: Path, place: Place, opened: ExitStack) -> Iterator[NDArray[np.uint8]]:
     container, stream = opened.enter_context(open_clip(file))
-    stream.codec_context.thread_count = 1  # many clips are decoded at once
+    stream.codec_context.thread_count = 1  # because many clips are decoded at once
     for _, _, frame in timed_frames(file, container, stream):
         yield fit(frame, 1.0, (place.width, place.height), CENTRED)

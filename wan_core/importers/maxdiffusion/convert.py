@@ -263,7 +263,8 @@ def _word(features: Example, name: str) -> str:
 
 def _number(features: Example, name: str, default: float, place: str, least: float, most: float) -> float:
     values = features.get(name, [])
-    value = round(values[0], 6) if values and isinstance(values[0], int | float) else default  # written as float32
+    # rounded, because TFRecords store float32
+    value = round(values[0], 6) if values and isinstance(values[0], int | float) else default
     if not least <= value <= most:
         raise DatasetError(f"{_capital(place)} has {name} {value:g}. Write a number from {least:g} to {most:g}.")
     return value

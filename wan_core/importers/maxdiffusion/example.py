@@ -18,7 +18,7 @@ from torch import Tensor
 
 _VARINT, _LENGTH = 0, 2
 _FIXED_BYTES = {1: 8, 5: 4}
-"""wire type of a fixed-width number -> its bytes"""
+"""wire type of a fixed-width number -> number of bytes"""
 
 _MOST_FIELDS = 10_000
 """largest number of fields in a message, because parsing cannot be cancelled and takes long for many small fields"""
@@ -93,7 +93,7 @@ _MOST_VALUES, _MOST_FEATURES, _MOST_DIMENSIONS = 1000, 1000, 8
 """largest numbers of values in a feature (more are ignored), of features in an Example, and of dimensions of a
 tensor"""
 _MOST_FILLED = 1 << 24
-"""most values of a tensor that stores one repeated value"""
+"""largest number of values of a tensor that stores one repeated value"""
 
 
 def decode_example(data: bytes) -> Example:

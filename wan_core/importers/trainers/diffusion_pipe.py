@@ -1,4 +1,5 @@
-"""Dataset settings of diffusion-pipe: a TOML file with [[directory]] entries (its examples/dataset.toml)."""
+"""Dataset settings of diffusion-pipe: a TOML file with [[directory]] entries (diffusion-pipe's
+examples/dataset.toml)."""
 
 from __future__ import annotations
 

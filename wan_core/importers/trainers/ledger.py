@@ -24,7 +24,7 @@ MOST_FRAMES = 1001
 """most frames of a clip in DatasetConfig"""
 
 _MOST_PARTS = 40
-"""most parts of a path, from its end, with which a path of another machine is looked for"""
+"""largest number of last parts of a path by which a path of another machine is searched"""
 _WORDS: dict[type[Any], str] = {
     int: "a whole number",
     float: "a number",
@@ -80,7 +80,7 @@ class Ledger:
         self._taken.append(filled(template, **values))
 
     def change(self, template: str, **values: object) -> None:
-        """Records a setting with another meaning here, in a sentence with the old and the new value."""
+        """Records a setting with another value here, in a sentence with both values."""
         self._changed.append(filled(template, **values))
 
     def drop(self, key: str, why: str = "") -> None:
@@ -102,7 +102,7 @@ class Ledger:
                 self.drop(key, why)
 
     def absorb(self, inner: Ledger, name: str) -> None:
-        """Make the account of a table inside this section a part of this one."""
+        """Merges the account of a table inside of this section into this account."""
         inner._complete()
         for own, others in zip(self._lists(), inner._lists(), strict=True):
             own += [filled("{name}.{sentence}", name=name, sentence=sentence) for sentence in others]
@@ -166,7 +166,7 @@ class Context:
     """The settings file, and the requirements of the model on clips."""
 
     source: SourceFile
-    """relative paths in the settings are relative to its folder"""
+    """the settings file; relative paths are relative to its folder"""
 
     @property
     def path(self) -> Path:

@@ -1,4 +1,5 @@
-"""Dataset settings of musubi-tuner: a TOML file with [general] and [[datasets]] (its docs/dataset_config.md)."""
+"""Dataset settings of musubi-tuner: a TOML file with [general] and [[datasets]] (musubi-tuner's
+docs/dataset_config.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Dataset settings of SimpleTuner: multidatabackend.json, a list of backends (its documentation/DATALOADER.md)."""
+"""Dataset settings of SimpleTuner: multidatabackend.json, a list of backends (SimpleTuner's
+documentation/DATALOADER.md)."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _SAY = frozenset(
         *("write-host", "write-output", "pip", "dos2unix", "source", ".", "call:echo", "exit", "return"),
     )
 )
-"""commands that may contain the name of the script without running it"""
+"""commands that may mention the training script without running it"""
 _DIALECTS = {"posix": POSIX, "cmd": CMD, "powershell": POWERSHELL}
 _ENDINGS = {".bat": "cmd", ".cmd": "cmd", ".ps1": "powershell", ".psm1": "powershell", ".py": "python"}
 _IN_PROSE = re.compile(rf"`([^`\n]*{SCRIPT}[^`\n]*)`")
@@ -44,7 +44,7 @@ class Training:
     """words after the script"""
 
     behind: list[str] = field(default_factory=list[str])
-    """options after the end of the command, for example after a comment in it"""
+    """options found after the end of the command, for example after a comment within the command"""
 
 
 def trainings(name: str, text: str) -> list[Training]:

@@ -81,7 +81,7 @@ _FALLBACK = re.compile(
     r"set[ \t]+\"?(?P<name>\w+)=(?P<value>[^\"&|<>\n)]*)\"?\)?",
     re.IGNORECASE,
 )
-"""the value of a variable that the caller has not set"""
+"""an assignment of a default, if the caller has not set the variable"""
 _LEAPS = re.compile(r"\bgoto[ \t:]{0,20}(?!eof)[\w.-]|\bcall[ \t]+:(?!eof)", re.IGNORECASE)
 
 

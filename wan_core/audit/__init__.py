@@ -1,4 +1,4 @@
-"""The precision audit: the error of each precision switch on the user's model and clips, against float32."""
+"""The precision audit: measures the error of each precision switch against float32, on the user's model and clips."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def let_linears_cast(model: WanTransformer) -> None:
         if isinstance(layer, nn.Linear) and type(layer).forward is nn.Linear.forward and "lora_" not in name:
             _let_cast(layer, native)
     model.checkpoint_blocks = True
-    model.train(False)  # dropout would differ between the passes
+    model.train(False)  # eval mode, because dropout would differ between the passes
 
 
 def _let_cast(layer: nn.Linear, native: torch.dtype) -> None:

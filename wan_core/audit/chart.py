@@ -25,7 +25,7 @@ _SECTIONS = {
     "alone": "float32 with one part lowered",
 }
 _OVERFLOW = 10.0
-"""the error that the bar of a non-finite error shows"""
+"""error at which the bar of a non-finite error ends"""
 
 
 @dataclass(frozen=True)

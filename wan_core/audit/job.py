@@ -65,7 +65,7 @@ class AuditConfig(Config):
     clips: int = setting(
         1, "Number of cached clips to measure. Raise it for a steadier ranking, which takes longer.", low=1, high=100
     )
-    """measured with batch size 1"""
+    """number of clips, each measured with batch size 1"""
     timesteps: int = setting(
         3,
         "Number of noise levels per clip, spread over the model's range. Raise it for a steadier ranking, which takes "
@@ -73,7 +73,7 @@ class AuditConfig(Config):
         low=1,
         high=100,
     )
-    """at the centres of equal parts of the model's sigma range"""
+    """number of noise levels, at the centres of equal parts of the model's sigma range"""
     alone: bool = setting(
         False,
         "Also measure float32 with each single part lowered. This separates small effects and takes twice as long. "

@@ -25,7 +25,7 @@ from .any_dtype import compute_in
 from .candidates import REFERENCE
 
 _ROWS_PER_BLOCK = 64
-"""tokens compared per block, evenly spaced: enough for a norm, and little memory for 40 blocks"""
+"""number of evenly spaced tokens that are compared per block, so that 40 blocks need little memory"""
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def _distance(pairs: Sequence[tuple[Tensor, Tensor]]) -> Distance:
 
 
 def _now(device: torch.device) -> float:
-    """Returns the time in seconds after a GPU synchronisation."""
+    """Synchronises the GPU and returns the time in seconds."""
     synchronize(device)
     return time.perf_counter()
 

@@ -47,7 +47,7 @@ class AuditRow(Config):
     block_gradient_errors: tuple[float | None, ...]
     """relative L2 error of the adapter gradients of each block"""
     seconds: float
-    """forward and backward with activation checkpointing, median over the points"""
+    """seconds of a forward and backward pass with activation checkpointing, median over the points"""
     memory_bytes: int | None
     """measured peak of the first GPU"""
     predicted_bytes: int | None
@@ -86,7 +86,7 @@ class AuditReport(Config):
 
     version: int = _REPORT_VERSION
     model: str
-    """root:relative of the base file"""
+    """the base file as root:relative path"""
     variant: str
     policy: str
     compute: str
@@ -102,7 +102,7 @@ class AuditReport(Config):
     device: str
     torch: str
     reference_seconds: float
-    """median of the float32 pass"""
+    """median seconds of a float32 pass"""
     rows: tuple[AuditRow, ...]
 
     def ranked(self, kind: str) -> tuple[AuditRow, ...]:

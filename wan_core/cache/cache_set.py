@@ -32,12 +32,12 @@ _USUAL = {
     "context": [],
     "references": 0,
 }
-"""default values of fields, which fingerprints omit"""
+"""default values of fields; fingerprints omit fields with these values"""
 _SPACES = {space.name: space for space in LATENT_SPACES}
 
 
 def latent_space(name: str) -> LatentSpace:
-    """Returns the latent space "wan2.1" or "wan2.2"."""
+    """Returns the latent space named "wan2.1" or "wan2.2"."""
     if name not in _SPACES:
         raise ConfigError(f'Latent space "{name}" is unknown. Known: {", ".join(_SPACES)}.')
     return _SPACES[name]
@@ -62,7 +62,7 @@ class CacheItem(Config):
     """key of a conditioning; empty for text-only models"""
     turn: int = 0
     turns: int = 1
-    """trained in epochs with epoch % turns == turn"""
+    """the item is trained in epochs with epoch % turns == turn"""
     weight: float = 1.0
     """factor of the item's appearances; 0.5: every second epoch"""
     mask_key: str = ""
@@ -212,7 +212,7 @@ class CacheSet(Config):
         return hashlib.sha256(text.encode()).hexdigest()
 
     def require_fit(self, model: str, space: LatentSpace, kind: ConditionKind) -> None:
-        """CacheError if the model's latent space or conditioning differs."""
+        """Raises CacheError if the model's latent space or conditioning differs."""
         if self.latent_space != space.name:
             raise CacheError(
                 "The cache holds {latent_space} latents, {model} needs {name}. Choose the VAE that belongs to the "

@@ -43,11 +43,11 @@ class LeftOut:
     """A damaged clip, of which some or all samples are missing from a set."""
 
     why: str
-    """a sentence that names the clip"""
+    """the reason as a sentence that names the clip"""
     lost: int
-    """samples (windows, crops) missing from the set"""
+    """number of the clip's samples (windows, crops) missing from the set"""
     of: int
-    """samples cut from the clip"""
+    """number of samples of the clip"""
 
     @property
     def whole(self) -> bool:
@@ -103,7 +103,7 @@ class EncodingReport:
     texts_encoded: int
     texts_reused: int
     clips: int
-    """items: clips and stills"""
+    """number of items: clips and stills"""
     frames: int
     """pixel frames of all items"""
     seconds: float
@@ -212,7 +212,7 @@ class TextCounter:
         self._encoder = encoder if isinstance(encoder, _CountsTokens) else None
         self._names = {item.text_key: item.name for item in reversed(cache_set.all_items) if item.caption}
         self.counts: list[tuple[str, int]] = []
-        """name and number of tokens"""
+        """(clip name, number of tokens) of each counted caption"""
 
     def add(self, key: str, text: str) -> None:
         """Count a prompt if it is a caption."""

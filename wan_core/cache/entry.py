@@ -83,7 +83,7 @@ _MAX_ENTRY_BYTES = 2 << 30
 _MAX_HEADER_BYTES = 1 << 16
 _NAMES = {"bf16": "BF16", "fp16": "F16", "fp32": "F32"}
 _FRAME = "zstd"
-"""the tensor of a compressed entry"""
+"""name of the tensor in a compressed entry"""
 
 
 class _DamagedError(ValueError):

@@ -16,7 +16,7 @@ from ..files import FileError, Memo, atomic_write_bytes, remove_file
 
 _VERSION, _MOST = 1, 200_000
 _LEAST_MEGAPIXELS = 1.0
-"""the time of a smaller encoding is mostly that of loading the VAE"""
+"""smallest encoding whose speed is recorded; smaller ones mostly measure loading the VAE"""
 
 
 class KnownEntries:

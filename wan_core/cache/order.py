@@ -131,7 +131,7 @@ class _Group:
 
 
 class _Stream:
-    """Endless epochs of some groups."""
+    """The endless sequence of epochs of some groups."""
 
     def __init__(self, groups: Sequence[_Group], seed: int, *, mixed: bool) -> None:
         self._groups, self._seed, self._mixed = groups, seed, mixed

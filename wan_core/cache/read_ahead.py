@@ -22,7 +22,7 @@ from ..dataset import Companion, Sample, read_sample
 from ..video import VideoProcess
 
 AHEAD = 2
-"""most reads that are queued or running while a clip is encoded"""
+"""largest number of reads that are queued or running while a clip is encoded"""
 AHEAD_BYTES = 2 << 30
 """largest total size of prefetched pixels; a single read may exceed it. Two clips of 81 frames of 1280x720 take 1.7
 GiB"""

@@ -134,7 +134,7 @@ def encode_over_ranks(
     `before` is this rank's plan. `plan` and `cache` create new objects, since the other ranks write meanwhile.
     CacheError names a rank that failed, after the other ranks have finished their shares.
     """
-    # Rank 0 assigns the shares, since ranks may see different files while a cache is being written.
+    # Rank 0 assigns the shares, because ranks may see different files while the cache is written.
     keys = ranks.gather(shares_of(before, ranks.world) if ranks.rank == 0 else None)[0][ranks.rank]
     done = encode_share(before, cache(), keys, encoders)
     found = [ShareDone.from_dict(one) for one in ranks.gather(done.to_dict())]
@@ -183,5 +183,5 @@ def finish_shares(
 
 
 def _written(before: EncodingPlan, kind: str, kept: Collection[str]) -> int:
-    """Returns how many of a plan's missing entries of a kind are in the set now."""
+    """Returns the number of entries of a kind that were missing and are now in the set, whose keys are `kept`."""
     return sum(task.kind == kind and task.key in kept for task in before.missing_clips)

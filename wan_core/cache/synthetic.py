@@ -21,7 +21,7 @@ from .cache_set import CacheItem, CacheSet
 from .keys import TEXT_WIDTH
 
 _SYNTHETIC = "synthetic"
-"""in place of the encoders' identities"""
+"""identity of the encoders in synthetic sets"""
 
 _MARK = b"syntheti".hex()
 _ENDLESS = 1

@@ -44,7 +44,7 @@ class GgufTensor:
     """One tensor of a GGUF file and its place."""
 
     kind: Any
-    """the package's GGMLQuantizationType"""
+    """type of the tensor, a GGMLQuantizationType of the package gguf"""
 
     shape: tuple[int, ...]
     """original shape, in torch's order"""

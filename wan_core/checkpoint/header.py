@@ -183,7 +183,9 @@ def _whole_numbers(value: object) -> list[int]:
     if not isinstance(value, list):
         raise TypeError("not a list")
     numbers = cast("list[object]", value)
-    if not all(type(number) is int and 0 <= number < 1 << 63 for number in numbers):  # type(), since bool is an int
+    if not all(
+        type(number) is int and 0 <= number < 1 << 63 for number in numbers
+    ):  # type() instead of isinstance, because bool is an int
         raise ValueError("not whole numbers")
     return cast("list[int]", numbers)
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from ..kernels import without_autocast
 
 SCALED_TOGETHER = 16
-"""codes per float8 scale"""
+"""number of codes per float8 scale"""
 GROUPS = (4, 16, 64, 256, 1024)
 """group sizes: powers of 4, up to the largest that divides the width of a Wan model"""
 _FOUR = ((1, 1, 1, -1), (1, 1, -1, 1), (1, -1, 1, 1), (-1, 1, 1, 1))

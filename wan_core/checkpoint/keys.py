@@ -22,8 +22,8 @@ PREFIXES = (
     "dit.",
     "model.",
 )
-"""prefixes of full checkpoints, ComfyUI's modules, PEFT, DDP, DiffSynth, distillation and community files, longest
-first"""
+"""prefixes of weight names in full checkpoints, ComfyUI's modules, PEFT, DDP, DiffSynth, distillation and community
+files, longest first"""
 
 _WRAPPED = re.compile(
     r"^((?:base_model\.|diffusion_model\.|generator\.|transformer(?:_2)?\.|module\.|model\.|pipe\.|net\.|dit\.)*)(.+)$"

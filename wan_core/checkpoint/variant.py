@@ -67,7 +67,7 @@ class WanVariant:
 
     @property
     def size_multiple(self) -> int:
-        """Both sides of a clip, in pixels, are multiples of this."""
+        """The number of pixels by which both sides of a clip are divisible."""
         return self.latents.size_multiple * (1 + self.conditioning.halves)
 
     @property
@@ -201,7 +201,7 @@ def _shape_of(tensors: Mapping[str, TensorInfo], file_name: str) -> WanShape:
         return sizes[index]
 
     def part(name: str, ndim: int, index: int) -> int:
-        """Returns a size, or 0 if the variant lacks the tensor."""
+        """Returns a size from a tensor's shape; 0 if the file lacks the tensor."""
         return side(name, ndim, index) if name in tensors else 0
 
     try:

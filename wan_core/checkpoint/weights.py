@@ -241,7 +241,7 @@ def _finite(value: Tensor) -> Tensor:
         # aminmax propagates NaN and shows infinity at 15 GiB/s on one core; isfinite of every value reads 0.2.
         low, high = torch.aminmax(value)
         return torch.isfinite(low) & torch.isfinite(high)
-    # Without the sign bit, non-finite float8 values are the bytes from 0x7F (e4m3fn) or 0x7C (e5m2) on.
+    # Bytes of float8 without their sign bit: values from 0x7F (e4m3fn) or 0x7C (e5m2) on are non-finite.
     return (value.view(torch.int8).amax() < top) & (value.view(torch.uint8).amax() < top + 0x80)
 
 

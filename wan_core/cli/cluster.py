@@ -33,7 +33,7 @@ class Cluster:
 
     run_name: str
     command: str
-    """command of the engine: train, or resume"""
+    """command to run: train or resume"""
     run_path: str
     pack: str
     """folder of this pack, as the nodes see it"""

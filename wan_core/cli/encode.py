@@ -29,7 +29,7 @@ from .output import done
 
 _NODE = "CacheLatents"
 _SHOWN = "shown "
-"""prefix of the ids of added nodes that show a report"""
+"""id prefix of added output nodes, which show a report"""
 _PACK = Path(__file__).resolve().parents[2]
 _START_S = 600.0
 """seconds for ComfyUI to answer, also with many packs on network storage"""

@@ -57,7 +57,7 @@ def _inspect(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
     variant = detect_variant(header)
     try:
         stored, refused = locate_weights(header), ""
-    except CheckpointError as error:  # the rest of the file is reported anyway
+    except CheckpointError as error:  # the remaining facts of the file are still reported
         stored, refused = None, str(error)
         print(refused, file=sys.stderr)
     print_json(
@@ -176,7 +176,7 @@ def _check(_options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
     seconds = sum(finding.seconds for finding in found)
     verdict = f"{', '.join(failed)} failed" if failed else "everything that a run needs works"
     print(f"{verdict} ({seconds:.0f} s). These lines hold no paths: paste them into a report.", file=sys.stderr)
-    if not out.isatty():  # stderr has shown the lines on a terminal
+    if not out.isatty():  # on a terminal, stderr has already shown the lines
         facts = {one.name: {"state": one.state, "said": one.said, "seconds": round(one.seconds, 2)} for one in found}
         done(out, {"findings": facts, "failed": failed})
     return ExitCode.BUG if failed else ExitCode.DONE

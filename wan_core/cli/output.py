@@ -91,7 +91,7 @@ def failed(emit: Emit, message: str, kind: str, code: ExitCode) -> int:
 def quieten_libraries() -> None:
     """Silences library messages that no user can act on."""
     logging.getLogger("torchao").setLevel(logging.ERROR)  # this library warns about CUDA libraries on every CPU
-    # A warning to the authors of torchao. A filter, because importing torch resets levels.
+    # This warning is for torchao's authors. A filter, because importing torch resets log levels.
     logging.getLogger("torch.utils._pytree").addFilter(lambda record: "register_constant" not in record.getMessage())
 
 

@@ -70,7 +70,7 @@ def allowed_file(reference: str, *, input_root: Path, extra_roots: list[Path]) -
             text=_short(text),
             json=json.dumps([str(wanted.parent)[:300]], ensure_ascii=False),
         )
-    if not os.path.exists(real):  # pathlib raises for a name longer than the file system has
+    if not os.path.exists(real):  # pathlib raises for names longer than the file system allows
         raise DatasetError("File {text} does not exist. Choose one that does.", text=_short(text))
     return real
 

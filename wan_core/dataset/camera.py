@@ -21,7 +21,7 @@ from .sample import Sample
 
 POSES_SUFFIX = ".camera.txt"
 _MOST_BYTES = 32 << 20
-"""more than 200,000 lines"""
+"""largest pose file, more than 200,000 lines"""
 _LENS = 6
 _TO_CAMERA, _TO_WORLD = 12, 16
 """count of numbers in a pose: a 3x4 matrix world -> camera, or a 4x4 matrix camera -> world"""

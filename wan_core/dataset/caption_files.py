@@ -50,7 +50,7 @@ def with_caption(path: Path, data: bytes | None, caption: str) -> bytes:
 
 
 def _around(old: bytes, made: bytes) -> bytes:
-    """Returns `made` with the byte order mark and the last line break of `old`."""
+    """Returns `made`, with the byte order mark and the last line break of `old`."""
     mark = codecs.BOM_UTF8 if old.startswith(codecs.BOM_UTF8) else b""
     end = next((end for end in (b"\r\n", b"\n") if old.endswith(end)), b"")
     return mark + made + end

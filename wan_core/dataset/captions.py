@@ -62,7 +62,7 @@ def read_utf8(path: Path, limit_bytes: int, too_large: str) -> str:
 
 
 MAX_CAPTION_BYTES = 64 << 10
-"""much more than the 512 tokens of the text encoder"""
+"""largest caption file, far beyond the 512 tokens of the text encoder"""
 
 CAPTION_KEYS = ("caption", "text", "prompt", "description")
 """names of captions in JSON files and lists, the most usual first"""

@@ -29,7 +29,7 @@ NOTHING_TO_PREDICT = (
     "Stills alone: this model is given each picture whole, as its own first frame, so nothing is left to predict "
     "and a LoRA learns nothing. Add clips, or train the text-to-video model."
 )
-"""advice for a dataset that is `given_whole`"""
+"""advice for a dataset whose every frame is given (`given_whole`)"""
 
 _MID_GREY = 0.5
 """0 in the VAE's range [-1, 1]; fills frames that are not given, as in official Wan"""

@@ -80,7 +80,7 @@ def _companion(path: Path, kind: str, beside: _Listing) -> Path | None:
 
 
 def _goes_with_another(path: Path, wanted: Collection[str], beside: _Listing) -> bool:
-    """True for control/clip.mp4 and clip_control.mp4 if clip.* exists."""
+    """Returns True for control/clip.mp4 and clip_control.mp4 if clip.* exists."""
     folder = path.parent
     if COMPANION_FOLDERS.get(folder.name) in wanted and in_one_form(path.stem) in beside(folder.parent):
         return True

@@ -149,7 +149,7 @@ def _stretches(info: ClipInfo, config: DatasetConfig, cuts_s: Sequence[float]) -
     found: list[_Stretch] = []
     for start_s, end_s in zip(starts, ends, strict=True):
         if end_s is None:
-            frames = math.ceil((info.duration_s - start_s) * rate - 1e-3)  # 1e-3: rounding of the duration
+            frames = math.ceil((info.duration_s - start_s) * rate - 1e-3)  # 1e-3, because durations are rounded
         else:
             frames = math.ceil((end_s - start_s - _CUT_GUARD_S) * rate)
         found.append(_Stretch(start_s, max(0, frames)))

@@ -30,7 +30,7 @@ class BucketRow:
     stills: int
     samples: int
     batches: tuple[int, ...]
-    """per epoch, for each of BATCH_SIZES"""
+    """number of batches per epoch, for each of BATCH_SIZES"""
 
 
 def is_averaged(samples: Sequence[Sample]) -> bool:
@@ -132,7 +132,7 @@ def _volume(bucket: Bucket, space: LatentSpace) -> int:
 
 
 _DIFFERENT = 1.2
-"""ratio of frame rates from which a clip is reported"""
+"""smallest ratio of frame rates that is reported"""
 
 
 def off_speed(samples: Sequence[Sample], fps: float) -> tuple[list[Sample], list[Sample]]:

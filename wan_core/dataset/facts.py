@@ -60,7 +60,7 @@ def dataset_facts(review: DatasetReview) -> dict[str, Any]:
 
 
 def _findings(review: DatasetReview) -> list[dict[str, Any]]:
-    """Returns kind, count and first names of each finding."""
+    """Returns kind, number of files and first names of each finding."""
     parts = review.dataset.parts
     fast, slow = off_speed(review.dataset.samples, review.dataset.fps)
     found: dict[str, list[Sample]] = {

@@ -46,7 +46,7 @@ class MediaFile:
     repeats: int = 1
     """appearances per epoch, times num_repeats"""
     weight: float = 1.0
-    """multiplies the dataset's weight"""
+    """factor of the dataset's weight"""
     control: Path | None = None
     """control video of VACE and Fun-Control models; None: found by name if needed"""
     mask: Path | None = None

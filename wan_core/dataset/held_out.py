@@ -11,7 +11,7 @@ from .caption_names import in_one_form
 from .sample import Dataset, Sample, ScanResult
 
 A_FEW = -1.0
-"""`held_out_ratio` for an automatic number"""
+"""value of `held_out_ratio` for an automatic number"""
 _ENOUGH, _LEAST_HELD, _MOST_HELD = 20, 3, 8
 """for A_FEW: smallest number of files of a dataset with held-out files, and smallest and largest number of held-out
 files"""

@@ -21,7 +21,7 @@ from .sample import Companion, Sample
 SCAN_VERSION = 2
 """To be increased when probing changes results: all files are then probed again."""
 _MOST = 400_000
-"""enough for digest, probe, cuts and look of 100,000 files"""
+"""largest number of values: digest, probe, cuts and look of 100,000 files"""
 _DIGEST = "digest"
 
 
@@ -38,7 +38,9 @@ class KnownFiles:
             try:
                 return [*dataclasses.astuple(video.probe(path))]
             except UnreadableError as error:
-                if not error.lasting:  # a time limit or a missing package: the next scan may succeed
+                if (
+                    not error.lasting
+                ):  # not cached: after a time limit or with a missing package, the next scan may succeed
                     raise
                 return [str(error)]
 
@@ -104,7 +106,7 @@ _FIELDS = [field.name for field in dataclasses.fields(ClipInfo)]
 
 
 def _made_by() -> list[Any]:
-    """Returns the versions a probe result depends on."""
+    """Returns the versions on which a probe result depends."""
     return [SCAN_VERSION, *map(version_of, ("av", "pillow")), *_FIELDS]
 
 

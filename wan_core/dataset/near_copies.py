@@ -28,7 +28,7 @@ _NEAR_CORRELATION = 0.96
 """smallest correlation of both pictures in a copy. Of 19,900 pairs of different shapeworld clips, the highest
 correlation is 0.948. Copies are above 0.964; at JPEG quality 40, 19 of 20 are above 0.971"""
 _CROPS = (0.0, 0.02, 0.04, 0.06)
-"""share that is cropped from each side, on either picture"""
+"""shares cropped from each side of either picture before correlating"""
 _SIDE = 64
 _SAME_LENGTH = 0.05
 """largest relative difference of durations: containers and encoders round them differently"""
@@ -99,7 +99,7 @@ def _found_among(files: Sequence[Sample], pictures: _Pictures) -> NearTwins:
 
 
 def _ones(numbers: NDArray[np.uint64]) -> NDArray[np.uint8]:
-    """Returns the set bits of each number (n,)."""
+    """Returns the number of set bits of each number (n,)."""
     if hasattr(np, "bitwise_count"):  # numpy 2
         return np.bitwise_count(numbers)
     return np.unpackbits(numbers[:, None].view(np.uint8), axis=-1).sum(-1, dtype=np.uint8)
@@ -120,7 +120,7 @@ class _Pictures:
 
     @property
     def over(self) -> bool:
-        """True after the deadline."""
+        """Whether the deadline has passed."""
         return time.monotonic() > self._deadline
 
     def look(self, sample: Sample) -> str:

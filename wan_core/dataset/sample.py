@@ -38,7 +38,7 @@ class Companion:
 
     path: Path
     mark: tuple[int, ...]
-    """`file_mark` at the scan"""
+    """the `file_mark` during the scan"""
     deep_still: bool = False
     """True for a still of more than 8 bits per channel, whose cache keys differ: older versions read such stills as
     white"""
@@ -64,7 +64,7 @@ class Sample:
     info: ClipInfo
     bucket: Bucket
     mark: tuple[int, ...]
-    """`file_mark` at the scan"""
+    """the `file_mark` during the scan"""
     cut: Cut = Cut()
     repeats: int = 1
     """times per epoch"""

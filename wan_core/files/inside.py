@@ -22,11 +22,11 @@ from typing import BinaryIO, cast
 from .reading import FileError, naming
 
 _NO_FOLDER = (errno.ENOTDIR, errno.ELOOP)
-"""errno for a link, or a file, opened with O_DIRECTORY"""
+"""errno of opening a link or a file with O_DIRECTORY"""
 _ATTEMPTS = 10
 _BY_DESCRIPTOR = os.open in os.supports_dir_fd
 _HELD = (5, 32, 33, 1224)
-"""Windows: access denied, sharing violation, lock violation, mapped into a process"""
+"""Windows errors: access denied, sharing violation, lock violation, mapped into a process"""
 _NO_SYNC = tuple(getattr(errno, name) for name in ("EINVAL", "ENOSYS", "ENOTSUP", "EOPNOTSUPP") if hasattr(errno, name))
 """errno of file systems without fsync; unlike EIO of a failing disk and ENOSPC of a full one"""
 _NO_SYNC_OF_FOLDERS = (*_NO_SYNC, errno.EBADF, errno.EROFS)

@@ -160,7 +160,7 @@ class _Claims:
             self._remove(self._mine)
 
     def _claim_with_lock(self) -> bool:
-        with contextlib.suppress(OSError):  # deleting a run on a full disk needs this lock, but cannot write a claim
+        with contextlib.suppress(OSError):  # deleting a run on a full disk must work
             self._make(_LOCKED)
         with contextlib.suppress(OSError):
             others = self._others()
@@ -194,7 +194,7 @@ class _Claims:
             if (said := _CLAIM.fullmatch(name, len(self._path.name))) is None:
                 continue
             state, machine, process, started, token = said.groups()
-            with contextlib.suppress(FileNotFoundError):  # released since `names` was read
+            with contextlib.suppress(FileNotFoundError):  # the claim was released after `names` was read
                 lives = _lives(int(process), int(started)) if machine == self._machine else None
                 if lives is None:
                     lives = abs(self._now - self._folder.look(name).st_mtime) < _SILENT_S

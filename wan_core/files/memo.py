@@ -65,7 +65,7 @@ class Memo:
         """Write pending changes."""
         if not self._changes:
             return
-        newest = self._read()  # another process may have saved since
+        newest = self._read()  # another process may have saved meanwhile
         for key, value in self._changes.items():
             newest.pop(key, None)  # moves a changed value to the end: the oldest values are dropped
             if value is not None:

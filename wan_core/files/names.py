@@ -61,7 +61,7 @@ def _broken_rule(name: str, room: int = 0) -> str:
         return filled("It has {name} characters. Use at most {most}.", name=len(name), most=most)
     try:
         os.fsencode(name)
-    except UnicodeEncodeError:  # the C locale, with UTF-8 mode off
+    except UnicodeEncodeError:  # in the C locale without UTF-8 mode
         return "This Python writes file names in ASCII alone. Start it with PYTHONUTF8=1, or use ASCII letters."
     return ""
 

@@ -24,7 +24,7 @@ from .locks import is_written, mark_as_written
 from .reading import FileError, open_regular
 
 DISK_FULL = tuple(getattr(errno, name) for name in ("ENOSPC", "EDQUOT") if hasattr(errno, name))
-"""disk full, or quota exceeded"""
+"""errno of a full disk or an exceeded quota"""
 
 _PARTIAL = re.compile(r"\..+\.(?:\d+|[0-9a-f]{16})\.partial")
 """name of a staged file; names of older versions contain the process id"""

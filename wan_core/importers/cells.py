@@ -78,7 +78,7 @@ def bytes_of(cell: Any) -> bytes | None:
 
 
 def _key(tables: Sequence[Path], columns: Columns) -> _Key:
-    """Raises DatasetError for a missing table."""
+    """Returns the cache key of a list: names, marks and columns. Raises DatasetError for a missing table."""
     return tuple((str(table), _mark(table)) for table in tables), columns
 
 

@@ -48,7 +48,7 @@ class ExtractedFiles:
         assert suffix.startswith(".")
         folder = self._root / "incoming"
         clean_partials(folder, below=self._cache)
-        # Staged first, since the digest in the name is known at the end.
+        # Staged first, because the digest for the name is known at the end.
         digest, staged = hashlib.sha256(), new_partial(folder / "member")
         try:
             with atomic_write(staged, self._cache) as file:

@@ -34,7 +34,7 @@ class PixelClip:
     """original frame rate; unused for a still"""
     caption: str
     name: str
-    """for messages: "clip 1" """
+    """name in messages, such as "clip 1" """
 
     @property
     def pixels(self) -> Tensor:

@@ -16,7 +16,7 @@ from ..errors import DatasetError, stop_if
 from ..model import LATENT_SPACES, ConditionKind, LatentSpace
 
 GIVEN = "tensors"
-"""in place of the encoders' identities"""
+"""identity of the encoders in sets of a graph's tensors"""
 _LARGEST_SIDE, _MOST_LATENT_FRAMES = 8192, 1001
 
 
@@ -35,7 +35,7 @@ class TensorClip:
     """times per epoch"""
     turn: int = 0
     turns: int = 1
-    """trained in epochs with epoch % turns == turn"""
+    """the clip is trained in epochs with epoch % turns == turn"""
     weight: float = 1.0
     """factor of how often the clip is trained"""
     condition: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])

@@ -77,7 +77,7 @@ class _RowReader:
         self._roles, self._store = roles, store
         self._places = Places(folder, allowed)
         self.companions: list[Path] = []
-        """control videos and masks"""
+        """roles of control videos and masks"""
 
     def label(self, place: str, row: list[Any] | str) -> str:
         path = None if isinstance(row, str) else self._path_text(self._cells(row)["path"])

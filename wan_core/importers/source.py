@@ -83,7 +83,7 @@ class SourceFile:
     """folder into which media files of a tar or table are extracted"""
 
     size_multiple: int = 16
-    """both sides of a clip, in pixels, are multiples of this"""
+    """number of pixels by which both sides of a clip are divisible"""
 
     fps: float = 16.0
     """frame rate to which clips are resampled"""

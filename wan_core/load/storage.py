@@ -14,7 +14,7 @@ from ..precision import QuantizedLinear, torch_dtype
 from .model_plan import ModelPlan, WanFile
 
 _CALLED = {"F8_E4M3": "fp8_e4m3fn", "F8_E5M2": "fp8_e5m2", "I8": "int8"}
-"""8-bit dtypes of a file -> names of the quantization schemes"""
+"""8-bit dtype of a file -> name of the quantization scheme"""
 _IMAGE_NORMS = ("img_emb.proj.0.", "img_emb.proj.4.")
 
 

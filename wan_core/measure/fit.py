@@ -19,11 +19,11 @@ import torch
 from ..plan import Card, CardCost, Constants, card_named, unknown_card
 
 _FEWEST = 3
-"""fewest steps for a fit: the number of constants"""
+"""smallest number of steps for a fit, one per constant"""
 _OF_CARD = 2
 """smallest number of card-bound steps if the other steps are host-bound"""
 _PULL = 1e-3
-"""penalty of a constant's relative deviation, relative to that of a step, for a known card"""
+"""weight of the penalty for a known card, relative to the squared relative error of a step"""
 _PULL_UNKNOWN = 1e-4
 """weight of the penalty for an unknown card, whose assumed constants are unreliable"""
 _WITHIN = (0.1, 10.0)
@@ -41,13 +41,13 @@ class Fit(NamedTuple):
     bytes_per_s: float
     kernel_s: float
     off: float
-    """largest relative error of the steps that the card decides"""
+    """largest relative error of the card-bound steps"""
 
     host_s: float = 0.0
     """upper bound of the host's seconds per kernel; 0 if unknown"""
 
     of_host: tuple[int, ...] = ()
-    """indices of the steps that the host decides"""
+    """indices of the host-bound steps"""
 
 
 def fitted_constants(machine: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Constants | None:

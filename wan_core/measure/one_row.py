@@ -59,7 +59,7 @@ class Where:
     """whether to write a profile of one step of each row"""
 
     snapshot: bool = False
-    """write a memory snapshot of the next step"""
+    """whether to write a memory snapshot of the step after the profile"""
 
     @property
     def profiles(self) -> bool:

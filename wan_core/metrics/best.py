@@ -23,7 +23,7 @@ _UNKNOWN = 0.03
 _STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
 """97.5 % quantiles of Student's t with 1, 2, ... degrees of freedom; the last value also serves larger numbers"""
 _LEAST_CLIPS, _LEAST_POINTS = 3, 5
-"""fewest clips, and fewest evaluations, for an estimate of the noise"""
+"""smallest numbers of clips and of evaluations for an estimate of the noise"""
 _SIGMAS = 2.5
 _MAD = 0.6745
 _SURE = 3.0

@@ -18,7 +18,7 @@ from .measured import Measured, read_experts
 from .records import finite, records_of
 
 _WORSE = 1.5
-"""an evaluation is worse above this many times the evaluation loss before training"""
+"""factor of the evaluation loss before training, above which an evaluation counts as worse"""
 _NEW, _USUAL = 8, 60
 """number of newest steps, and of earlier steps, whose medians are compared"""
 _NORM, _LOSS, _LOSS_ALONE = 10.0, 1.5, 3.0
@@ -127,7 +127,7 @@ class HealthWatch:
 
 
 def _explodes(norm: float, loss: float, usual_is_known: bool) -> bool:
-    """Returns whether the growth of gradient norm and loss is that of a diverging run."""
+    """Returns whether gradient norm and loss grow as in a diverging run."""
     if usual_is_known:
         return (norm > _NORM and loss > _LOSS) or loss > _LOSS_ALONE
     return norm > _NORM and loss > _LOSS_AT_ONCE

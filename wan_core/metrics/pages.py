@@ -30,7 +30,7 @@ _TAIL_BYTES = 256
 
 @dataclass(frozen=True)
 class Page:
-    """An answer to `since N`."""
+    """The result of `since`."""
 
     next: int
     """line to request next"""
@@ -77,7 +77,7 @@ class MetricsPages:
         self._inode = -1
         self._marks = [0]  # offset of line 0, 1000, 2000 ...
         self._lines = 0
-        self._end = 0  # just after the last newline
+        self._end = 0  # offset after the last newline
         self._tail = b""  # the last bytes before `_end`
 
     def _refresh(self, file: BinaryIO) -> None:

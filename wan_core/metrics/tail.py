@@ -28,7 +28,7 @@ class MetricsTail:
     step: dict[str, Any] = field(default_factory=dict[str, Any])
     """record of the last step; {} before the first"""
     reached: int | None = None
-    """number of the last step, skipped steps included"""
+    """number of the last step, including skipped steps"""
     seconds_per_step: float | None = None
     """median of the last 20 steps"""
     eval_loss: float | None = None

@@ -134,7 +134,7 @@ _NAMES = (
     (r"ffn\\\.net\\\.0\\\.proj", r"ffn\\.0"),
     (r"ffn\\\.net\\\.2", r"ffn\\.2"),
 )
-"""diffusers' names of linears -> original ones, as patterns for escaped names"""
+"""(pattern of diffusers' names of linears, pattern of original names)"""
 
 
 def _original(part: str) -> str:

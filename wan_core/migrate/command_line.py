@@ -11,7 +11,7 @@ from .musubi import FLAGS, KEYS
 from .scripts import Training, as_written, ends_unset, is_unset, trainings
 
 _OF_LAUNCHER = ("num_processes", "mixed_precision", "num_cpu_threads_per_process")
-"""options of accelerate, which precede the script"""
+"""options of accelerate, which come before the script"""
 _LISTS = frozenset(
     ["optimizer_args", "lr_scheduler_args", "network_args", "base_weights", "base_weights_multiplier", "metadata_tags"]
 )

@@ -85,10 +85,10 @@ class ForeignJob:
     clips: int = 0
     """clips per epoch, repeats included; 0: unknown"""
     mended: list[str] = field(default_factory=list[str])
-    """sentences about corrected settings"""
+    """the corrected settings, as sentences"""
 
     hints: list[str] = field(default_factory=list[str])
-    """sentences about tasks for the user"""
+    """the remaining tasks of the user, as sentences"""
 
     def __post_init__(self) -> None:
         self.now = self.ledger

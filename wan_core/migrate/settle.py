@@ -185,7 +185,7 @@ def _lycoris(job: ForeignJob, beside: NamedFiles) -> None:
         if isinstance(value := given.get(key), int | float):
             job.put(at, min(int(value), 1024) if at != _ALPHA else float(value))
     if int(given.get("linear_dim") or 0) > 1024 and job.of("WanTrainSettings.adapter") == "LoKr":
-        job.put(_ALPHA, 0.0)  # complete matrices have scale 1
+        job.put(_ALPHA, 0.0)  # a LoKr of complete matrices has scale 1
     rest = sorted(given.keys() - _LYCORIS.keys() - {"algo"})
     job.ledger.take(
         "lycoris_config: algo {algo} -> adapter, and {keys}",

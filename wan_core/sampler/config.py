@@ -17,13 +17,13 @@ from .solvers import SOLVERS
 
 _AS_SAMPLING = "as sampling says"
 _AS_FIRST_CLIP, AS_TEMPLATE = "clip", "template"
-"""values of preview_size"""
+"""menu of preview_size"""
 _SKIPS = ("off", "extra pass", "negative pass")
 
 
 @dataclass(frozen=True)
 class SamplingPreset:
-    """Sampler settings that belong together."""
+    """A named combination of sampler settings."""
 
     steps: int
     guidance_scale: float

@@ -27,8 +27,7 @@ def schedule(name: str, steps: int, shift: float, *, skips_last: bool = False) -
 
 
 def _normal(steps: int, shift: float) -> Tensor:
-    """Returns sigmas of evenly spaced timesteps from 1000 to the lowest shifted sigma; they are shifted again, as in
-    ComfyUI."""
+    """Returns evenly spaced sigmas from 1 to the lowest shifted sigma, then shifted as in ComfyUI."""
     lowest = float(_shifted(torch.tensor([1 / _GRID]), shift))
     return _to_zero(_shifted(torch.linspace(1.0, lowest, steps, dtype=torch.float64), shift))
 

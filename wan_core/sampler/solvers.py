@@ -139,7 +139,7 @@ class Solver:
     """whether the solver needs `skips_last` of `schedule`"""
 
     passes: int = 1
-    """most model evaluations per step"""
+    """largest number of model evaluations per step"""
 
 
 SOLVERS = {

@@ -65,6 +65,6 @@ def _tried(work: Callable[[Path], str], place: Path) -> tuple[str, str]:
         return OK, work(place)
     except Unneeded as error:
         return MISSING, str(error)
-    except Exception as error:  # the next checks run whatever fails
+    except Exception as error:  # a failed check does not stop the next ones
         said = plain(f"{type(error).__name__}: {first_line(error)}")
         return FAILED, shortened(_PATH.sub("[path]", said), _LONGEST)

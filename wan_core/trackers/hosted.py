@@ -16,7 +16,7 @@ from .figures import About, figures_of, text_of
 from .settings import TrackerSettings
 
 _MOST_TEXT = 250
-"""characters that MLflow accepts for a setting"""
+"""largest number of characters that MLflow accepts for a setting"""
 
 
 class TensorBoard:
@@ -65,7 +65,7 @@ def _check_wandb_folder(directory: Path) -> None:
                 f"{directory.name} holds {name}, by which a run folder would say where your key and figures go. "
                 "Remove it."
             )
-    os.environ["WANDB_DISABLE_GIT"] = "true"  # git may run commands that are named in the folder's .git/config
+    os.environ["WANDB_DISABLE_GIT"] = "true"  # git may run commands from the folder's .git/config
 
 
 class Hosted:

@@ -172,7 +172,7 @@ class Mirror:
         if _MANIFEST not in names:
             return  # pruned meanwhile
         self._files.makedirs(there, exist_ok=True)
-        if self._files.exists(f"{there}/{_MANIFEST}"):  # of another run: the folder would be a mixture of both
+        if self._files.exists(f"{there}/{_MANIFEST}"):  # a step of another run
             self._files.rm_file(f"{there}/{_MANIFEST}")
         if all(self._put(folder / name, folder.parent.parent, f"{there}/{name}") for name in (*wanted, _MANIFEST)):
             self._copied.add((folder.parent.parent.name, folder.name))

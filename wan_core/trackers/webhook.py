@@ -41,7 +41,7 @@ _PAUSES_S = (1.0, 5.0)
 _LONGEST = 1900
 """characters of a message; Discord accepts 2,000"""
 _TRANSLATED, _TRANSLATED_HERE = ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("64:ff9b:1::/48")
-"""IPv6 networks that contain IPv4 addresses: of a public and of a local translator (RFC 6052, RFC 8215)"""
+"""IPv6 networks of public and local translators, whose addresses contain IPv4 addresses (RFC 6052, RFC 8215)"""
 
 
 class Unreachable(WanTrainerError):  # noqa: N818  not an error of the program

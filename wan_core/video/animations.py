@@ -21,7 +21,7 @@ from .sources import MAX_FRAMES, MAX_PIXELS, STILL_SUFFIXES, open_clip, open_med
 from .stills import is_avif_sequence, opaque_still, opened_still
 
 _MAX_BYTES = 1 << 30
-"""bytes of a file, since Pillow reads WebP and AVIF files into memory"""
+"""largest file in bytes, because Pillow reads WebP and AVIF files into memory"""
 _PNG, _ACTL, _FCTL, _DATA, _END = b"\x89PNG\r\n\x1a\n", b"acTL", b"fcTL", b"IDAT", b"IEND"
 _MOVES = 2
 """the animation flag of a WebP"""

@@ -13,7 +13,7 @@ _LUMA = np.array([0.299, 0.587, 0.114], dtype=np.float32)
 """ITU-R BT.601"""
 _FEW = 5
 _BLOCK = 8
-"""side of the pixels of one latent value, and of an SSIM window"""
+"""side in pixels of the square that a latent value covers, and of an SSIM window"""
 _FLAT = 2.0
 """a frame with a smaller standard deviation of brightness (of 255) is empty"""
 

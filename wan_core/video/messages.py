@@ -44,7 +44,7 @@ class ClipInfo:
         """Returns the number of frames at `fps`."""
         if self.kind == "still":
             return 1
-        # Minus 1e-3, since containers round durations to ticks.
+        # Minus 1e-3, because containers round durations to ticks.
         return max(1, math.ceil(self.duration_s * fps - 1e-3))
 
 

@@ -26,7 +26,7 @@ STILL_SUFFIXES = frozenset({".png", ".apng", ".jpg", ".jpeg", ".webp", ".bmp", "
 MAX_PIXELS = 8192 * 4352
 """pixels of a frame; slightly above 8K"""
 MAX_FRAMES = 200_000
-"""frames of a file: nearly an hour at 60 fps"""
+"""largest number of frames of a file: nearly an hour at 60 fps"""
 MAX_BYTES = 16 << 30
 """bytes of a file"""
 

@@ -21,7 +21,7 @@ from ..source import SourceFile
 T = TypeVar("T")
 
 MOST_FRAMES = 1001
-"""most frames of a clip in DatasetConfig"""
+"""largest num_frames of DatasetConfig"""
 
 _MOST_PARTS = 40
 """largest number of last parts of a path by which a path of another machine is searched"""

@@ -40,7 +40,7 @@ class Setting:
 
     default: Any
     sentence: str
-    """what it does: the tooltip of its widget"""
+    """the effect of the setting, as tooltip of its widget"""
     low: Number | None = None
     """smallest accepted value; None: no bound, or one that the config's `__post_init__` checks"""
     high: Number | None = None

@@ -22,7 +22,7 @@ DRAWN = ".drawn"
 """suffix of a header without values (drawn.py)"""
 _LENGTH = struct.Struct("<Q")
 _HEADER_LIMIT = 32 << 20
-"""bytes of a header; the largest known ones have 1 MiB, mostly metadata"""
+"""largest header in bytes; known headers have up to 1 MiB, mostly metadata"""
 _MOST_TENSORS = 100_000
 _MOST_SIGNS = 1_500_000
 _MAX_DIMENSIONS = 32

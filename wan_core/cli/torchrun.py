@@ -31,9 +31,9 @@ def ranks_here(placement: PlacementConfig) -> int:
 def settle_ranks(directory: Path, roots: Roots, asked: Sequence[str], group: Group) -> None:
     """Adapts a run to torchrun's processes and applies `--set`; called on every rank.
 
-    The first rank of each machine writes run.json, since machines may have folders of their own; a refusal on one rank
-    ends all ranks. ConfigError if saved steps would belong to another job, or if machines would divide the clips
-    differently.
+    The first rank of each machine writes run.json, because machines may have separate folders. A refusal on one rank
+    ends all ranks. Raises ConfigError if saved steps would belong to another job, or if the ranks' plans share out the
+    run differently.
     """
     from ..job import read_run
 

@@ -88,7 +88,7 @@ class Sample:
 
     @property
     def kind(self) -> str:
-        """ "clip" or "still", as in ClipInfo."""
+        """The kind, "clip" or "still", as in ClipInfo."""
         return self.info.kind
 
     @property

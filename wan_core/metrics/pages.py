@@ -19,7 +19,8 @@ from .records import finite, lines_of, parse_record
 _LINES_PER_PAGE = 5000
 _THIN_LINES_PER_PAGE = 20_000
 _NEWEST_LINES = 1000
-"""lines at the end of the file that are never thinned, since the browser shows all values of the newest step"""
+"""number of lines at the end of the file that are never thinned, because the browser shows all values of the newest
+step"""
 _OF_A_CURVE = ("step", "loss", "seconds", "timestep_mean", "prior_loss")
 _LONGEST_EXPERT = 40
 _LINES_PER_MARK = 1000

@@ -1,4 +1,5 @@
-"""Training settings of SimpleTuner: config.json, with or without dashes before its keys (documentation/OPTIONS.md)."""
+"""Training settings of SimpleTuner: config.json, with or without dashes before its keys (SimpleTuner's
+documentation/OPTIONS.md)."""
 
 from __future__ import annotations
 

@@ -247,14 +247,14 @@ def measured(folder: Path, run: Run, book: Book, expected: Found, plant: str) ->
             pages.append(book.counts.copy())
 
     def asked(train: TrainConfig) -> Any:
-        return replace(choices.asked_measures(train), dequantize_once=run.once)
+        return replace(choices.requested_measures(train), dequantize_once=run.once)
 
     book.clear()
     runtime.limit_locked((1 << 34) * run.locked)
     runtime.limit_memory(run.memory)
     began, found, said = time.monotonic(), Found(), ""
     devices = ",".join(f"cuda:{number}" for number in range(run.cards))
-    with PLANTED[plant]() if plant else mock.patch.object(here, "asked_measures", asked):
+    with PLANTED[plant]() if plant else mock.patch.object(here, "requested_measures", asked):
         try:
             found = trained(folder, run, devices, hear)
         except (WanTrainerError, RuntimeError) as error:

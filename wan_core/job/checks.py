@@ -80,7 +80,7 @@ def check_quantized_alike(step: int, noted: object, here: QuantizedBy | None) ->
 def check_shards(config: RunConfig) -> None:
     """Raises ConfigError for settings that a base sharded over processes cannot have.
 
-    Its blocks run in step on all ranks, and are complete only while they run.
+    All ranks run the same block at the same time, and its weights are complete only while it runs.
     """
     train = config.train
     wrong = {
@@ -96,9 +96,9 @@ def check_shards(config: RunConfig) -> None:
 
 
 def check_context(config: RunConfig, clips: CacheSet, file: WanFile, device: torch.device) -> str:
-    """Returns how the processes that train one clip together exchange its tokens: all-to-all or ring.
+    """Returns the exchange of tokens under context parallelism: all-to-all or ring.
 
-    Raises ConfigError for settings that they cannot have, and for clips that are too small.
+    Raises ConfigError for settings that it cannot have, and for clips that are too small.
     """
     placement, shape, train = config.model.placement, file.variant.shape, config.train
     exchange = exchange_of(placement.context_exchange, shape.num_heads, placement.parts)
@@ -123,9 +123,9 @@ def check_context(config: RunConfig, clips: CacheSet, file: WanFile, device: tor
 
 
 def with_model_values(train: TrainConfig, variant: WanVariant) -> TrainConfig:
-    """Returns `train` with the training shift of `variant` where it is 0.
+    """Returns `train` with a shift of 0 replaced by the training shift of `variant`.
 
-    Raises ConfigError where TREAD routes name layers that the model lacks, or it cannot have any.
+    Raises ConfigError for TREAD routes that name layers the model lacks, and for a model that cannot have routes.
     """
     if train.routes:
         refuse_driven(variant.shape, "tread_routes", "Leave it empty")
@@ -139,9 +139,9 @@ def with_scaled_loss(train: TrainConfig, plan: ModelPlan) -> TrainConfig:
 
 
 def on_other_cards(config: RunConfig, base_precision: str, loss_scaling: str) -> list[RunConfig]:
-    """Returns the job as resolved on cards with other compute dtypes.
+    """Returns the job as it would be resolved on cards with other compute dtypes.
 
-    `base_precision`, `loss_scaling`: as requested, before this machine's card resolved them.
+    `base_precision`, `loss_scaling`: the requested values, before they were resolved for this machine's card.
     """
     train = replace(config.train, loss_scaling=loss_scaling)
     plans = resolved_elsewhere(config.model, base_precision)
@@ -151,7 +151,7 @@ def on_other_cards(config: RunConfig, base_precision: str, loss_scaling: str) ->
 def with_expert(variant: WanVariant, expert: str) -> WanVariant:
     """Returns `variant` narrowed to one expert of an A14B pair, by the setting `expert`, or by the file (auto).
 
-    Raises ConfigError where neither says which, or where they contradict each other.
+    Raises ConfigError where the expert is unknown, and where setting and file contradict each other.
     """
     if expert == "auto":  # never guessed: a LoRA trained on the other expert's noise levels is useless
         if variant.boundary is not None and variant.expert is None:

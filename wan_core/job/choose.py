@@ -25,12 +25,12 @@ from ..files import (
 from ..train import SavedStep, SaveStore, check_split
 from ..words import filled, plain
 from .config import ForeignRun, NewerRun, RunConfig, RunStatus, read_run, read_status, write_status
-from .length import batches_a_step, hours_are_over, on_other_ranks
+from .length import TimeLimit, batches_a_step, on_other_ranks
 
 UNREAD = "run.unread.json"
-"""name of an unreadable run.json that is kept, when the saved steps identify the run"""
+"""new name of an unreadable run.json, where the saved steps identify the run"""
 _ROOM = 5
-"""characters for a suffix such as _002; `safe_name` itself leaves room for published names and staged copies"""
+"""characters for a suffix such as _002, besides those that `safe_name` reserves"""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def choose_run(
         if not (directory / "run.json").is_file():
             different.append(filled("{name} is not a run of Wan Trainer", name=name))
             continue
-        stated = SaveStore(directory).stated()  # a manifest names the job too, with a checksum
+        stated = SaveStore(directory).stated()  # a manifest also names the job, under a checksum
         rescued = None if stated is None else wanted.get(stated.job_id)
         try:
             known = read_run(directory)
@@ -127,14 +127,14 @@ def new_run_name(name: str) -> str:
 
 
 def _spelled_otherwise(directory: Path, run_name: str) -> str:
-    """Returns a sentence where the run's name is spelled otherwise: on some systems both are one folder."""
+    """Returns a sentence where the folder has another spelling of the name, the same on some file systems; else ""."""
     if directory.name.startswith(run_name):
         return ""
     return f" It is called {directory.name}: {run_name} is the same name to some systems."
 
 
 def prepare_run(decision: RunDecision, config: RunConfig) -> RunConfig:
-    """Create or update the run directory: run.json has the new steps, cadence and previews. Returns its config."""
+    """Create the run directory, or update its run.json with the new steps, cadence and previews. Returns its config."""
     directory = decision.directory
     config = replace(config, run_name=directory.name)
     if decision.action == "start":
@@ -149,7 +149,7 @@ def prepare_run(decision: RunDecision, config: RunConfig) -> RunConfig:
 
 
 def _begin(directory: Path, config: RunConfig) -> None:
-    """Create the directory of a new run, or nothing: a leftover would make the next run _002."""
+    """Create the directory of a new run, or nothing at all, because a leftover would make the next run _002."""
     if _is_unused(directory):
         for name in os.listdir(directory):
             remove_file(directory / name, directory)
@@ -166,7 +166,7 @@ def _begin(directory: Path, config: RunConfig) -> None:
 
 @contextlib.contextmanager
 def _emptied_if_it_fails(folder: OpenFolder) -> Iterator[None]:
-    """Removes the files written inside where an error is raised, through the folder's handle."""
+    """Inside, an error removes the files of a new run, through the folder's handle."""
     try:
         yield
     except BaseException:
@@ -199,7 +199,7 @@ def _unreadable(directory: Path) -> bool:
 
 
 def _decide(directory: Path, known: RunConfig, wanted: RunConfig, saved: SavedStep | None) -> RunDecision:
-    """Decides by the newest verified step; status.json is only a summary."""
+    """Decides by the newest verified step, never by status.json, which is only a summary."""
     name, total = directory.name, wanted.train.steps
     if saved is None:
         return RunDecision(
@@ -209,12 +209,12 @@ def _decide(directory: Path, known: RunConfig, wanted: RunConfig, saved: SavedSt
             wanted,
         )
     if known.partner is None and known.train.preview_every_n_steps:
-        wanted = replace(wanted, partner=None)  # previews without partner do not compare with previews through it
+        wanted = replace(wanted, partner=None)  # previews with and without a partner do not compare
     if known.preview and wanted.preview:
         wanted = replace(wanted, preview=replace(wanted.preview, official_of_all=known.preview.official_of_all))
     if known.partner_digest and known.partner == wanted.partner:
         wanted = replace(wanted, partner_digest=known.partner_digest)
-    over = hours_are_over(directory, wanted.train)
+    over = TimeLimit(directory, wanted.train).is_over
     if wanted.train.expert == "both" and not over:
         check_split(saved.expert_steps, wanted.train)
     if saved.step >= total or over:

@@ -13,7 +13,6 @@ import re
 from dataclasses import MISSING, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from .. import __version__
 from ..cache import CacheSet
@@ -52,7 +51,7 @@ class DataConfig(Config):
     """content hash of the set, a file in the cache folder"""
     num_items: int = internal(0, "never")
     context_streams: int = internal(0, "never")
-    """the most that a clip has; above 0 the model is trained as Bernini-R"""
+    """largest number of context streams of a clip; above 0 the model is trained as Bernini-R"""
 
     @classmethod
     def of(cls, fingerprint: str, cache_set: CacheSet) -> DataConfig:
@@ -71,9 +70,9 @@ class RunConfig(Config):
     base_digest: str = ""
     """sampled digest of the base file; another file under the same name is another job"""
     start_digest: str = ""
-    """of the start LoRA"""
+    """digest of the start LoRA"""
     low_noise_digest: str = internal("", "changed")
-    """of the low noise expert's base file, in a run of both experts"""
+    """digest of the low noise expert's base file, in a run of both experts"""
     low_noise_start_digest: str = internal("", "changed")
     data: DataConfig
     lora: LoraConfig = LoraConfig()
@@ -82,10 +81,10 @@ class RunConfig(Config):
     partner: ModelPlan | None = internal(None, "never")
     """the untrained expert that previews of a run of one expert use"""
     partner_digest: str = internal("", "never")
-    """of its file at the first preview; clips with another file do not compare"""
+    """digest of the partner's file at the first preview; clips with another file do not compare"""
     pack_version: str = internal(__version__, "never")
     begun_as: str = internal("", "never")
-    """job id of a run that now trains on another number of processes than it began on; "" for others"""
+    """original job id of a run that now trains on another number of processes; "" for other runs"""
 
     def __post_init__(self) -> None:
         if self.version != _RUN_VERSION:
@@ -131,7 +130,7 @@ class RunConfig(Config):
         )
 
     def of_expert(self, expert: str, roots: Roots) -> RunConfig:
-        """Returns the job of a run that trains one of `train.experts` alone, to the same weights.
+        """Returns the job that trains one of `train.experts` alone, to the same weights.
 
         Raises CheckpointError where the files are no pair.
         """
@@ -154,17 +153,13 @@ class RunConfig(Config):
             train=settings_of_expert(train, expert),
         )
 
-    def identity(self) -> dict[str, Any]:
-        """Returns the identity: runs with equal identities resume from each other's saved steps.
-
-        It has all settings that decide the weights after a step (`Setting.counts`), files by digest, data by
-        fingerprint.
-        """
-        return super().identity()
-
     @cached_property
     def job_id(self) -> str:
-        """Returns `begun_as`, or else the hash of `identity`; 32 hex digits."""
+        """`begun_as`, or else the hash of `identity`, 32 hex digits; runs of one job resume from each other's steps.
+
+        The identity has all settings that decide the weights (`Setting.counts`), digests of files, and the data's
+        fingerprint.
+        """
         if self.begun_as:
             return self.begun_as
         text = json.dumps(self.identity(), sort_keys=True, ensure_ascii=True)
@@ -203,7 +198,7 @@ def read_run(directory: Path) -> RunConfig:
         data = read_json(path)
     except FileError as error:
         if isinstance(error.__cause__, PermissionError):
-            raise  # it may still be a run: on Windows another program can lock the file
+            raise  # on Windows another program can lock the file of an intact run
         raise ForeignRun(f"{path.parent.name} is not a run directory: {error}") from error
     if isinstance(data, dict) and data.get("version", _RUN_VERSION) != _RUN_VERSION:
         # Before the parser would call the newer settings unknown.
@@ -212,7 +207,7 @@ def read_run(directory: Path) -> RunConfig:
             "Update the pack."
         )
     preview = data.get("preview") if isinstance(data, dict) else None
-    if isinstance(preview, dict) and preview.get("sampling") == OFFICIAL:  # a run of before keeps its numbers
+    if isinstance(preview, dict) and preview.get("sampling") == OFFICIAL:  # older versions had a single preset
         preview.setdefault("official_of_all", True)
     try:
         return RunConfig.from_dict(data)

@@ -10,12 +10,12 @@ from ..errors import ConfigError
 from ..train import SaveStore
 from .choose import Change, changes, directories_of, is_free
 from .config import RunConfig, read_run
-from .length import batches_a_step, hours_are_over, on_other_ranks
+from .length import TimeLimit, batches_a_step, on_other_ranks
 
 
 @dataclass(frozen=True)
 class Foreseen:
-    """The outcome of queueing a job, as far as known without its clips."""
+    """The predicted outcome of queueing a job, without its clips."""
 
     directory: Path
     """the run that this job resumes with the same clips, else the newest run of that name"""
@@ -24,7 +24,7 @@ class Foreseen:
     new: str
     """name of a new run; "" where resume is required"""
     steps: int | None
-    """of the run; None where the clips decide"""
+    """steps of the run; None where they depend on the clips"""
     changes: tuple[Change, ...] = ()
     """differences to the newest run of that name; none where a new run was requested"""
 
@@ -60,7 +60,7 @@ def foresee(
         steps = _steps(job, known)
         reached = max((step for step in store.steps() if not store.is_suspect(step)), default=0)
         over = steps is not None and reached >= steps
-        action = "done" if over or hours_are_over(directory, job.train) else "resume"
+        action = "done" if over or TimeLimit(directory, job.train).is_over else "resume"
         return Foreseen(directory, action, new, steps)
     directory, known = found[-1]
     why = () if resume == "new" else tuple(changes(replace(config, data=known.data), known))

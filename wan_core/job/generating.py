@@ -38,13 +38,13 @@ _HEIGHTS = {
 }  # fmt: skip
 """pixels, without the title"""
 _LOW, _WIDTH, _GAP, _TITLE = 82, 290, 30, 30
-"""height of other nodes; width of all; pixels between two; height of a title"""
+"""pixels: height of other nodes; width of all; space between two; height of a title"""
 _NOTE = (70, 24)
 """height of the note, and of each paragraph"""
 _TITLED = "wan_trainer_title"
 """property with a title that the page translates: web/js/lib/page/titles.mjs"""
 _SEED_AT = {"KSampler": 0, "KSamplerAdvanced": 1}
-"""class -> place of the seed, behind which the page adds a widget that no input has"""
+"""class -> index of the seed widget, after which the page adds control_after_generate, a widget without an input"""
 
 
 _TYPES = {
@@ -52,7 +52,7 @@ _TYPES = {
     **dict.fromkeys(("images", "image", "start_image"), "IMAGE"),
     **dict.fromkeys(("samples", "latent_image"), "LATENT"),
 }
-"""linked input -> type; others are of the type they are named after"""
+"""linked input -> type; other inputs are named after their type"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ class Generation:
     models: tuple[str, ...]
     """names in ComfyUI's list of diffusion models"""
     loras: tuple[tuple[tuple[str, float], ...], ...]
-    """of each model: names in ComfyUI's list of LoRAs, with strengths"""
+    """for each model, names in ComfyUI's list of LoRAs with strengths"""
     size: tuple[int, int, int]
     """width, height, frames"""
     prompt: str
@@ -72,14 +72,14 @@ class Generation:
     sampling: SamplingPreset
     seed: int
     high_steps: int = 0
-    """sampling steps of the high noise expert, of two models"""
+    """sampling steps of the high noise expert; 0 for a single model"""
     vae: Loader
     clip: Loader
     picture: str = ""
     """file in ComfyUI's input folder that the clip starts from; "": text to video"""
     trigger: str = ""
     guessed: str = ""
-    """the model that the run did not train, where only its name is guessed"""
+    """guessed file name of the expert that the run did not train; "" where it is known"""
 
 
 @dataclass
@@ -87,13 +87,13 @@ class _Node:
     kind: str
     column: int
     inputs: dict[str, Any]
-    """links and widgets, these in the order of the node"""
+    """links, and widget values in the order of the node"""
     title: str = ""
     folded: bool = False
 
 
 def can_generate(variant: str) -> bool:
-    """Returns whether a graph is known for a variant: text-to-video and image-to-video, the 5B model included."""
+    """Returns whether there is a graph for `variant`: text-to-video, image-to-video and the 5B model."""
     found = family_called(variant)
     return (
         found is not None and found[0].task in ("t2v", "i2v", "ti2v") and not (found[1] and not found[1].has_template)
@@ -203,7 +203,7 @@ def _nodes(about: Generation) -> dict[str, _Node]:
 
 
 def _model(out: dict[str, _Node], about: Generation, index: int, noise: str) -> _Link:
-    """Adds the loader of a model and its LoRAs. Returns the model to sample with."""
+    """Adds the loaders of a model and its LoRAs. Returns the link to the model with its LoRAs."""
     name = about.models[index]
     title = f"Load Diffusion Model ({noise})" if noise else ""
     if name.lower().endswith(".gguf"):
@@ -219,7 +219,7 @@ def _model(out: dict[str, _Node], about: Generation, index: int, noise: str) -> 
 
 
 def _start(out: dict[str, _Node], about: Generation) -> _Link:
-    """Adds the latent that sampling begins with, from a picture where there is one. Returns it."""
+    """Adds the node of the initial latent, with the start picture if any. Returns the link to the latent."""
     found = family_called(about.variant)
     starts_from = found[0].starts_from if found else ""
     width, height, length = about.size

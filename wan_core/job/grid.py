@@ -66,9 +66,9 @@ class SampleJob(Config):
     """also the base model without LoRA"""
     preview: SampleConfig = field(default_factory=SampleConfig)
     seeds: tuple[int, ...] = ()
-    """of the noise; () = the seeds of `preview`"""
+    """seeds of the noise; () = the seeds of `preview`"""
     loras: tuple[FrozenLora, ...] = ()
-    """LoRA files, each at every strength; with any, no `saved_steps` means none"""
+    """LoRA files, each at every strength; with these, empty `saved_steps` means no saved step"""
     partner: ModelPlan | None = internal(None, "changed")
     """the untrained expert, for clips of a run of one expert through the pair"""
     partner_digest: str = internal("", "changed")

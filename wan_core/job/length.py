@@ -1,4 +1,4 @@
-"""Length of a run: epochs and global batch become steps once the clips are known; the limit in hours ends at a save."""
+"""Length of a run: steps from epochs and global batch, once the clips are known; the limit in hours."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ..train import Manifest, TrainConfig, check_warmup, with_auto_rate
 from .config import RunConfig
 
 _NOT_WORK = ("cache", "start")
-"""stages that do not count as hours of training"""
+"""stages whose time is not training"""
 _PACE_STEPS = 20
-"""steps of a session that give its median pace"""
+"""number of steps whose median time is the pace of a session"""
 
 
 def with_global_batch(train: TrainConfig, ranks: int) -> TrainConfig:
@@ -37,11 +37,10 @@ def with_global_batch(train: TrainConfig, ranks: int) -> TrainConfig:
 
 
 def with_clip_values(train: TrainConfig, clips: CacheSet, ranks: int) -> TrainConfig:
-    """Returns `train` with accumulation by its global batch, and steps by its epochs (for each expert of a pair).
+    """Returns `train` with gradient accumulation from its global batch, and steps from its epochs.
 
-    A learning rate of 0 becomes the one of its optimizer.
-
-    Raises what `with_global_batch` does, and ConfigError where warm-up lasts as long as these steps.
+    A learning rate of 0 becomes the optimizer's own. Of a pair, each expert trains these epochs. Raises what
+    `with_global_batch` does, and ConfigError where warm-up lasts as long as these steps.
     """
     train = with_global_batch(with_auto_rate(train), ranks)
     if train.max_train_epochs:
@@ -66,8 +65,8 @@ def batches_a_step(known: RunConfig, saved: Manifest | None) -> int:
 def on_other_ranks(wanted: RunConfig, known: RunConfig, batches: int) -> RunConfig | None:
     """Returns `wanted` as a continuation of `known` on another number of processes; None where it is another job.
 
-    `batches`: of a step of `known`. Draws are numbered over all processes, so with as many batches a step each step
-    has the clips, noise and dropout that it would have had.
+    `batches`: number of batches in a step of `known`. Random draws are numbered over all processes, so with equally
+    many batches a step, each step has the same clips, noise and dropout.
     """
     if wanted.model.placement.batches * wanted.train.gradient_accumulation_steps != batches:
         return None
@@ -84,9 +83,9 @@ def on_other_ranks(wanted: RunConfig, known: RunConfig, batches: int) -> RunConf
 
 
 def shared_out(changed: RunConfig, known: RunConfig, batches: int) -> RunConfig:
-    """Returns `changed` with the accumulation by which its processes train the `batches` of a step of `known`.
+    """Returns `changed` with the gradient accumulation that keeps the `batches` of a step of `known`.
 
-    Another accumulation that `changed` was given stays. Raises ConfigError where they cannot share them evenly.
+    An accumulation that was set explicitly is kept. Raises ConfigError where the batches cannot be divided evenly.
     """
     placement, accumulation = changed.model.placement, known.train.gradient_accumulation_steps
     ranks, parts = placement.ranks, placement.parts
@@ -101,7 +100,7 @@ def shared_out(changed: RunConfig, known: RunConfig, batches: int) -> RunConfig:
     if changed.train.gradient_accumulation_steps not in (accumulation, passes):
         return changed
     train = replace(changed.train, gradient_accumulation_steps=passes)
-    if placement.mode == "copy per GPU" and passes != accumulation:  # "all" may be others by the next save
+    if placement.mode == "copy per GPU" and passes != accumulation:  # "all" may be another number at the next resume
         placement = replace(placement, copies=ranks)
     return replace(changed, model=replace(changed.model, placement=placement), train=train)
 
@@ -117,7 +116,7 @@ class TimeLimit:
             self._spent = sum(_seconds_of(*one) for one in seconds)
         self._seconds: list[float] = []
         self.ended = False
-        """whether the run was saved after its hours were over"""
+        """whether the run was saved after the end of its hours"""
 
     @property
     def left(self) -> float | None:
@@ -135,12 +134,12 @@ class TimeLimit:
         return f"its {self._train.max_train_hours:g} h of training are over"
 
     def with_time_left(self, event: Event) -> Event:
-        """Counts the time of an event; returns it, a step with the seconds that are left."""
+        """Counts the time of `event` and returns it; StepDone with the seconds that are left."""
         self._spent += _seconds_of(event.name, getattr(event, "stage", ""), getattr(event, "seconds", None))
         return event if self.left is None or not isinstance(event, StepDone) else replace(event, seconds_left=self.left)
 
     def remark(self, event: StepDone) -> str:
-        """Returns a remark on a schedule that the hours cut off, once the pace is known; "" otherwise."""
+        """Returns a remark, once the pace is known, where the hours end before the learning rate schedule; else ""."""
         if self.left is None or self._train.lr_scheduler == "constant" or len(self._seconds) >= _PACE_STEPS:
             return ""
         self._seconds.append(event.seconds)
@@ -155,11 +154,6 @@ class TimeLimit:
             f"{event.steps}, before its {self._train.lr_scheduler} learning rate has fallen. Set steps to about "
             f"{last}, and it falls in that time."
         )
-
-
-def hours_are_over(directory: Path, train: TrainConfig) -> bool:
-    """Returns whether the run in `directory` has used its hours of training."""
-    return TimeLimit(directory, train).is_over
 
 
 def _seconds_of(name: str, stage: object, seconds: float | None) -> float:

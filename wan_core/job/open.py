@@ -27,7 +27,7 @@ from .config import RunConfig, read_run
 class OpenRun:
     """A run's settings with their opened files.
 
-    Properties may raise: they are computed on first use, so that memory can be reported for a run that cannot train.
+    Properties may raise: they are computed on first use, so that memory can be planned for a run that cannot train.
     """
 
     directory: Path
@@ -42,13 +42,13 @@ class OpenRun:
     apart: bool = False
     """whether the other expert trains at the same time, on a device of its own"""
     has_partner: bool = False
-    """whether it is one of a pair of which the run trains one expert"""
+    """whether the run trains only one expert of a pair, and previews use both"""
     trained: bool = True
     """False for a partner, which only renders and is in no saved step"""
 
     @cached_property
     def variant(self) -> WanVariant:
-        """The file's variant, narrowed to the trained expert. Raises ConfigError where nothing says which it is."""
+        """The file's variant, narrowed to the trained expert. Raises ConfigError where the expert is unknown."""
         return with_expert(self.file.variant, self.config.train.expert)
 
     @property
@@ -58,7 +58,7 @@ class OpenRun:
 
     @property
     def first_frame_share(self) -> float:
-        """Share of clips whose first latent frame is given (TI2V-5B); 0 for models with condition channels."""
+        """Share of clips trained with a given first latent frame (TI2V-5B); 0 for models with condition channels."""
         starts = self.variant.family.starts_from == FIRST_LATENT
         return self.config.train.first_frame_conditioning_p if starts else 0.0
 
@@ -67,7 +67,7 @@ class OpenRun:
         return self.config.lora if with_start else replace(self.config.lora, start_from="")
 
     def check(self, *, with_start: bool) -> None:
-        """Raises CheckpointError for an exchanged base or (`with_start`) start LoRA, CacheError for a set cached for
+        """Raises CheckpointError for a replaced base or (`with_start`) start LoRA, CacheError for a set cached for
         another model, ConfigError for settings that cannot train, DependencyError for a missing optimizer package.
         """
         variant = self.variant
@@ -99,7 +99,7 @@ def open_run(directory: Path, roots: Roots, config: RunConfig | None = None) -> 
 
 
 def open_experts(directory: Path, roots: Roots, config: RunConfig | None = None) -> tuple[OpenRun, ...]:
-    """Open each model that the run in `directory` trains, as runs of one model; high noise first.
+    """Open each model that the run in `directory` trains, as a run of one model; high noise first.
 
     Raises what `open_run` does.
     """

@@ -28,7 +28,7 @@ _METRICS = "metrics.jsonl"
 
 
 def suggestion_of(directory: Path, *, nothing_to_learn: str = "") -> Suggestion:
-    """Returns the suggestion by the current figures; `nothing_to_learn`: why no loss on these clips means anything."""
+    """Returns the suggestion by the current metrics; `nothing_to_learn`: why a loss on these clips is meaningless."""
     store, metrics = SaveStore(directory), directory / _METRICS
     saved = [step for step in store.steps() if not store.is_suspect(step)]
     experts, broken = read_experts(metrics), broken_previews(metrics)
@@ -41,7 +41,7 @@ def suggestion_of(directory: Path, *, nothing_to_learn: str = "") -> Suggestion:
 
 def steps_worth_keeping(directory: Path) -> set[int]:
     """Returns the saved steps that may prove best: with the lowest evaluation loss, and the suggested one."""
-    # The lowest loss may be noise, but a removed step can never be suggested.
+    # The lowest loss may be noise, but a removed step could never be suggested later.
     saved = set(SaveStore(directory).steps())
     measured = [point for point in read_measured(directory / _METRICS) if point.step in saved]
     settled = [point for point in measured if point.settled]
@@ -51,7 +51,7 @@ def steps_worth_keeping(directory: Path) -> set[int]:
 
 
 def suggested_step(directory: Path) -> int | None:
-    """Returns the last suggested saved step that verifies, computed now where the run has no suggestion; else None."""
+    """Returns the newest suggestion of the run, or else one computed now; None where that saved step is not intact."""
     suggested = [record.get("best") for record in records_of(directory / _METRICS, (Suggested.name,))]
     step = whole(suggested[-1]) if suggested else suggestion_of(directory).step
     store = SaveStore(directory)

@@ -49,12 +49,12 @@ def with_partner(run: OpenRun, plan: ModelPlan) -> tuple[OpenRun, OpenRun]:
 def pair_of_previews(run: OpenRun, warn: Callable[[str], None]) -> tuple[OpenRun, ...]:
     """Returns the pair for previews of `run`, high noise first; () where it renders alone.
 
-    An unavailable partner is no error but a warning, passed to `warn`.
+    An unavailable partner is only a warning, passed to `warn`.
     """
     config = run.config
     if config.partner is None or not config.train.preview_every_n_steps:
         return ()
-    if config.model.placement.sharders > 1:  # to load the trained one again takes all ranks
+    if config.model.placement.sharders > 1:  # reloading a sharded model takes all ranks
         warn(no_pair("the base is sharded over processes, and one alone cannot make room for another model."))
         return ()
     try:

@@ -1,7 +1,7 @@
 """Post-hoc EMA of any width from the saved steps of a run (arXiv 2312.02696).
 
-Weights grow with a power of time, so the average covers the same share of a long run as of a short one. Its width is
-its standard deviation as a share of the run. Each save stands for the time since the previous one.
+Weights grow with a power of time, so the average covers the same share of a long run as of a short one. The width is
+the standard deviation of the weights as a share of the run. Each save represents the steps since the previous one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _WIDEST = math.sqrt(1 / 12)
 
 @dataclass(frozen=True, kw_only=True)
 class PowerMean:
-    """A written mean."""
+    """An exported mean LoRA."""
 
     steps: tuple[int, ...]
     shares: tuple[float, ...]

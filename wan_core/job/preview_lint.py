@@ -1,4 +1,4 @@
-"""Notes on prompts and sizes of previews that a model was not made for, before the first one is rendered."""
+"""Notes on preview settings that do not suit the model, before the first preview is rendered."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ..train import preview_shape
 from ..words import filled, shortened
 
 _MUCH_LARGER, _MUCH_SMALLER = 1.1, 0.5
-"""times the pixels of the largest and of the smallest size of a model"""
+"""limits on pixels, as multiples of the model's largest and smallest official size"""
 _USUAL_GUIDANCE = (0.6, 1.6)
-"""times the official guidance scale; ComfyUI's templates lie inside"""
+"""usual range, as multiples of the official guidance scale; it includes ComfyUI's templates"""
 _FEW_TOKENS = 8
-"""estimated, with the end token: five or six words"""
+"""estimated tokens of a short prompt, with the end token: five or six words"""
 
 
 def preview_remarks(variant: WanVariant, clips: CacheSet, config: SampleConfig) -> list[str]:

@@ -10,10 +10,8 @@ import torch
 
 from ..abilities import abilities_of, all_have_bf16
 from ..accelerator import backend_of, has_float64
-from ..cache import CacheSet
 from ..checkpoint import WanVariant
 from ..checkpoint.catalogue import HIGH
-from ..dataset import NOTHING_TO_PREDICT
 from ..errors import TrainingError, failure, in_a_new_run
 from ..files import Roots, size_text
 from ..footprint import weights_once_loaded
@@ -49,7 +47,7 @@ def remarks_on_base(plan: ModelPlan, found: WanFile) -> list[str]:
 
 
 def remarks_on_cards(plan: ModelPlan, compute: torch.dtype) -> list[str]:
-    """Returns a warning for each kind of card without the plan's compute dtype, and for a token stream in float16."""
+    """Returns a warning for each kind of card without hardware for `compute`, and for a token stream in float16."""
     remarks: list[str] = []
     if plan.precision.numerics(compute).residual == torch.float16:
         remarks.append(
@@ -69,8 +67,11 @@ def remarks_on_cards(plan: ModelPlan, compute: torch.dtype) -> list[str]:
 
 
 def notes_on_cards(plan: ModelPlan, compute: torch.dtype) -> list[str]:
-    """Returns a note for each kind of card without bf16 in a run in that card's own dtype, of a kind that was never
-    tried, and without the float64 that the plan has the rotary embedding in."""
+    """Returns notes on the kinds of card of `plan`.
+
+    They name cards without bf16 that the run suits with `compute`, cards of a backend that was never tested, and cards
+    without the float64 of the plan's rotary embedding.
+    """
     said: list[str] = []
     rope = plan.precision.numerics(compute).rope
     for device in map(torch.device, plan.placement.device_names()):
@@ -87,7 +88,7 @@ def notes_on_cards(plan: ModelPlan, compute: torch.dtype) -> list[str]:
 
 
 def remarks_on_attention(plan: ModelPlan, found: WanFile, step: StepShape) -> list[str]:
-    """Log the attention kernel of each device for `step`; returns a warning for each GPU with the math kernel."""
+    """Logs the attention kernel of each device for `step`; returns a warning for each GPU with torch's math kernel."""
     remarks: list[str] = []
     heads = step.batch_size * found.variant.shape.num_heads
     scores = f"{4 * heads * step.tokens**2 / 2**30:.3g} GiB of scores"
@@ -110,9 +111,9 @@ def _for_faster_attention(device: str, compute: torch.dtype) -> str:
 
 
 def turns_remark(lora: LoraConfig) -> str:
-    """Returns why experts that have a GPU each train one after the other; "" where they train at the same time.
+    """Returns why experts with a GPU each train in turn; "" where they train at the same time.
 
-    Dropout draws from generators that all threads of a process share.
+    Dropout uses torch's random generators, which all threads of a process share.
     """
     if not lora.draws:
         return ""
@@ -123,7 +124,7 @@ def turns_remark(lora: LoraConfig) -> str:
 
 
 def routes_remark(train: TrainConfig) -> str:
-    """Returns a warning on what token routes do to the loss; "" where no token passes by a layer."""
+    """Returns a warning that token routes raise the loss; "" where no token skips a layer."""
     if not any(route.selection_ratio for route in train.routes):
         return ""
     return (
@@ -141,12 +142,12 @@ _RATES = {
     "adafactor": (1e-3, 1.0),
 }
 _USUAL_RATES = (1e-6, 0.01)
-"""learning rates outside of which no LoRA tried here trained, by optimizer; AdamW and the others"""
+"""learning rates of AdamW and of optimizers that are not in _RATES; outside of them no LoRA trained in our tests"""
 _SENSIBLE_RATES = (5e-5, 3e-4)
-"""of AdamW, as in the tooltip of learning_rate"""
+"""sensible learning rates of AdamW, as in the tooltip of learning_rate"""
 _STEPS_THAT_SHOW = 200
 _NO_CHANGE = 1e-5
-"""RMS update of a weight; by calculation AdamW has 5e-4 after 200 steps at 1e-4, rank 32 of a 14B model"""
+"""RMS update of a weight without effect; AdamW reaches 5e-4 in 200 steps at 1e-4 (calculated for rank 32, 14B)"""
 
 
 def _sensible_rates(optimizer: str) -> tuple[float, float] | None:
@@ -208,7 +209,7 @@ def _ends(rates: tuple[float, float]) -> str:
 
 
 def still_remark(step: int, change: float, config: TrainConfig) -> str:
-    """Returns a warning on a LoRA that does not move; "" where it does, or before step 200.
+    """Returns a warning on a LoRA that hardly changes; "" where it does, and before step 200.
 
     `change`: RMS update over the weights that the LoRA adapts.
     """
@@ -224,15 +225,10 @@ def still_remark(step: int, change: float, config: TrainConfig) -> str:
 
 
 def remark_on_adapter(config: LoraConfig, values: int) -> str:
-    """Returns the note on an adapter other than a plain LoRA; "" for one."""
+    """Returns the note on an adapter other than a plain LoRA; "" for a plain LoRA."""
     if config.kind == "LoRA" and config.init == "default":
         return ""
     return f"Trains {config.describe()}: {KINDS[config.kind]}; {values:,} values."
-
-
-def remarks_on_clips(clips: CacheSet) -> list[str]:
-    """Returns a warning where the model is given every frame that it should predict."""
-    return [NOTHING_TO_PREDICT] if clips.given_whole else []
 
 
 def remark_on_scaling(plan: ModelPlan, compute: torch.dtype, config: TrainConfig) -> list[str]:
@@ -246,7 +242,7 @@ def remark_on_scaling(plan: ModelPlan, compute: torch.dtype, config: TrainConfig
 
 
 def preview_note(variant: WanVariant, previews: PreviewInputs) -> str:
-    """Returns what previews of one expert of a pair show, and do not; "" for a single model."""
+    """Returns a note on the limits of previews by one expert of a pair; "" for a single model."""
     if variant.boundary is None:
         return ""
     if variant.expert == HIGH:
@@ -311,7 +307,7 @@ def disk_remark(directory: Path, bytes_of_a_save: int) -> str:
 
 
 def not_finite_error(error: NotFinite, good_step: int, store: SaveStore, config: RunConfig) -> TrainingError:
-    """Returns the error of a run without finite steps after `good_step`: which saved step is good, what helps."""
+    """Returns the error of a run without finite steps after `good_step`, with the last good save and remedies."""
     good = store.latest(config.job_id)
     stands = "No good step was saved."
     if good:

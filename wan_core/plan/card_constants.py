@@ -1,7 +1,7 @@
-"""The three constants of this user's cards, as `wan_core measure` found them: one small file for all of their runs.
+"""Speeds of this user's cards measured by `wan_core measure`, in one file in the user's state folder.
 
-Kept for each kind of card and version of torch, whose kernels differ, in the user's state folder. Without the file, and
-where it is damaged, plans go by the constants that `cards.py` assumes.
+There is an entry for each kind of card and version of torch. Without the file, and where it is damaged, plans use the
+constants that `cards.py` assumes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..files import FileError, Memo, read_json
 from ..words import logger
 
 STATE = "WAN_TRAINER_STATE"
-"""environment variable: folder for what is known of this user's machine, in place of the usual one"""
+"""environment variable: folder of the file, in place of the user's state folder"""
 _FILE = "cards.json"
 _VERSION, _NEWEST = 1, 100
 _log = logger(__name__)
@@ -33,22 +33,22 @@ class Constants(Config):
     """The speeds that one kind of card reaches under one version of torch."""
 
     card: str
-    """as its driver calls it"""
+    """name that the driver reports"""
     torch: str
     date: str
-    """of the measurement, yyyy-mm-dd"""
+    """date of the measurement, yyyy-mm-dd"""
     rows: int
-    """steps that they were fitted to"""
+    """number of measured steps that the constants are fitted to"""
     off: float
-    """the largest error of these steps, as a share"""
+    """largest relative error of the fit over these steps"""
     flops_per_s: float
-    """of matrix products and attention"""
+    """FLOP/s of matrix products and attention"""
     bytes_per_s: float
-    """of all other kernels"""
+    """bytes/s of all other kernels"""
     kernel_s: float
     """seconds that each kernel adds"""
     host_s: float = 0.0
-    """seconds that the host takes for each kernel, at most; 0 where no step says it"""
+    """upper bound of the host's seconds for each kernel; 0: unknown"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -58,8 +58,9 @@ class Constants(Config):
 
 
 def own_constants(card: str) -> Constants | None:
-    """Returns what was measured on such a card with this torch; None where nothing was. A damaged file is noted once
-    and ignored.
+    """Returns the constants measured on a kind of card with this torch; None without a measurement.
+
+    A damaged file is logged once and ignored.
     """
     found: Any = _memo().get(_key(card, torch.__version__))
     if found is None:
@@ -73,7 +74,7 @@ def own_constants(card: str) -> Constants | None:
 
 
 def keep_constants(found: Constants) -> bool:
-    """Writes constants in place of older ones of the same card and torch; returns whether the file has them now."""
+    """Writes constants in place of older ones of the same card and torch; returns whether they were written."""
     memo = _memo()
     memo.put(_key(found.card, found.torch), found.to_dict())
     memo.save()
@@ -81,7 +82,7 @@ def keep_constants(found: Constants) -> bool:
 
 
 def state_file() -> Path:
-    """Returns the file of the constants, which need not exist."""
+    """Returns the path of the file, which may not exist."""
     if said := os.environ.get(STATE, "").strip():
         return Path(said) / _FILE
     if sys.platform == "win32":

@@ -1,4 +1,4 @@
-"""Kinds of GPU: their memory, and the three constants by which the time of a step is predicted on each."""
+"""Kinds of GPU: memory, and the three constants that predict the time of a step."""
 
 from __future__ import annotations
 
@@ -17,16 +17,19 @@ from .measured_ratios import SECONDS
 from .workload import Workload
 
 _FLOPS_REACHED, _BYTES_REACHED, _KERNEL_S = 0.58, 0.76, 6.4e-6
-"""The shares of peak arithmetic and of memory bandwidth that kernels reach, and the seconds that each kernel adds.
+"""share of peak FLOP/s and of peak memory bandwidth that kernels reach, and seconds that each kernel adds
 
 Fitted by least squares to six steps measured on an H200 (benchmarks/results/gpu_check_H200_2026-11.md: 14B, 12 blocks
-of it, and 1.3B, bf16 and fp8), with the FLOP, bytes and kernels of the code that ran: 574 TFLOP/s, 3.64 TB/s, 6.4
-microseconds; each of the six is within 1.4 %. For every other card these shares are an assumption."""
+of 14B, and 1.3B; bf16 and fp8): 574 TFLOP/s, 3.64 TB/s, 6.4 microseconds, each step within 1.4 %. For every other card
+these shares are an assumption.
+"""
 _HOST_S = 20e-6
-"""Seconds that the host takes for each kernel: it runs ahead of the card, and where it is slower the card waits. An
-assumption for every machine without a measurement of its own (one H200's host took 87 to 140 in a step of 1.3B)."""
+"""seconds that the host needs to launch a kernel; where launches take longer than kernels, the card waits
+
+Assumed for every machine without a measurement; the host of one H200 took 87 to 140 microseconds in a 1.3B step.
+"""
 _STAND_IN = (100e12, 1.0e12)
-"""FLOP/s and bytes/s of a card that is in no table"""
+"""peak FLOP/s and bytes/s of an unknown card"""
 
 
 @dataclass(frozen=True)
@@ -36,56 +39,57 @@ class Card:
     name: str
     gibibytes: int
     bf16: float
-    """peak FLOP/s in bf16, or in fp16 where a card has no bf16, summed in float32, as its maker says"""
+    """the maker's peak FLOP/s in bf16 (fp16 on cards without bf16) with float32 accumulation"""
     bandwidth: float
-    """peak bytes/s of its memory, as its maker says"""
+    """the maker's peak bytes/s of device memory"""
     measured: bool = False
-    """whether the shares of the peaks were measured on this kind"""
+    """whether the shares of the peaks were measured on this kind of card"""
     own: Constants | None = None
-    """what this user's card reaches, where that was measured"""
+    """speeds measured on this user's card, if any"""
     attention: float = 1.0
-    """FLOP/s of attention over those of products; `own` has it within"""
+    """FLOP/s of attention as a share of that of matrix products; `own` includes it"""
 
     @property
     def flops_per_s(self) -> float:
-        """FLOP/s of matrix products and attention, those kernels alone."""
+        """FLOP/s in kernels of matrix products and attention."""
         return _FLOPS_REACHED * self.bf16 if self.own is None else self.own.flops_per_s
 
     @property
     def bytes_per_s(self) -> float:
-        """Bytes/s of all other kernels, those alone."""
+        """Bytes/s in all other kernels."""
         return _BYTES_REACHED * self.bandwidth if self.own is None else self.own.bytes_per_s
 
     @property
     def kernel_s(self) -> float:
-        """Seconds that each kernel adds: its launch, and the card's units that idle at its start and end."""
+        """Seconds that each kernel adds: its launch, and the partly idle card at its start and end."""
         return _KERNEL_S if self.own is None else self.own.kernel_s
 
     @property
     def host_s(self) -> float:
-        """Seconds that the host takes for each kernel, while the card runs those of before."""
+        """Seconds that the host needs to launch a kernel, while the card runs earlier ones."""
         return _HOST_S if self.own is None or not self.own.host_s else self.own.host_s
 
 
 class CardCost(NamedTuple):
-    """The work of a card: what its three constants are multiplied with."""
+    """The work of a card in FLOP, bytes and kernels, for its three constants."""
 
     flop: float
-    """of matrix products and attention"""
+    """FLOP of matrix products and attention"""
     bytes: float
-    """read and written by all other kernels"""
+    """bytes read and written by all other kernels"""
     kernels: float
+    """number of kernels"""
     moved: float
-    """bytes of all kernels, which no constant stands for"""
+    """bytes of all kernels; not used for time"""
     attention: float = 0.0
-    """of `flop`, that of attention"""
+    """FLOP of attention, a part of `flop`"""
 
     def seconds(self, card: Card) -> float:
-        """Returns what such a card takes, or its host where that is slower."""
+        """Returns the seconds of `card`, or of its host where that is slower."""
         return max(self.seconds_on(card), self.kernels * card.host_s)
 
     def seconds_on(self, card: Card) -> float:
-        """Returns what such a card takes behind a host that is fast enough."""
+        """Returns the seconds of `card` with a host that is fast enough."""
         slower = 0.0 if card.own is not None else self.attention * (1 / card.attention - 1)
         return (self.flop + slower) / card.flops_per_s + self.bytes / card.bytes_per_s + self.kernels * card.kernel_s
 
@@ -93,7 +97,7 @@ class CardCost(NamedTuple):
         return CardCost(*(count * amount for amount in self))
 
     def of_some(self, share: float) -> CardCost:
-        """Returns the same for a share of the tokens."""
+        """Returns the work for a share of the tokens."""
         attention = share**2 * self.attention
         flop = share * (self.flop - self.attention) + attention
         return CardCost(flop, share * self.bytes, self.kernels, share * self.moved, attention)
@@ -103,8 +107,8 @@ class CardCost(NamedTuple):
 
 
 _EFFICIENT = 0.5
-"""`attention` before compute capability 8.0, where torch has the memory-efficient kernel and no flash: an assumption,
-from the paper of FlashAttention-2, which is twice as fast as that kernel on an A100"""
+"""`attention` below compute capability 8.0, where torch has the memory-efficient kernel but no FlashAttention; assumed,
+because FlashAttention-2 is twice as fast as that kernel on an A100 (its paper)"""
 
 CARDS = (
     Card("RTX 4070", 12, 58.3e12, 0.504e12),
@@ -148,39 +152,39 @@ _OTHERS = (
     Card("Quadro RTX 6000", 24, 130.5e12, 0.672e12, attention=_EFFICIENT),
     Card("Quadro RTX 8000", 48, 130.5e12, 0.672e12, attention=_EFFICIENT),
 )
-"""cards recognised by name only; CARDS also serve for an unknown card of their size"""
+"""cards recognised by name only; CARDS also stand in for an unknown card of their size"""
 _OTHER_CARD = frozenset({"Ti", "SUPER", "Laptop", "D", "Max"})
-"""words behind a number that make it another card"""
+"""words after a card's number that name another card"""
 
 
 def card_named(device_name: str) -> Card | None:
-    """Returns the card that a driver calls so, for example "NVIDIA GeForce RTX 4090"; None where it is not known."""
+    """Returns the card of a driver's name such as "NVIDIA GeForce RTX 4090"; None for an unknown card."""
     words = re.split(r"[\s-]+", device_name)
     known = sorted((*CARDS, *_OTHERS), key=lambda card: -len(card.name.split()))
     return next((card for card in known if _within(card.name.split(), words)), None)
 
 
 def unknown_card(device_name: str) -> Card:
-    """Returns a stand-in for a card of which nothing is known: its times are only comparable with measured ones."""
+    """Returns a stand-in for an unknown card; only ratios of measured time to its predicted time mean anything."""
     return Card(device_name, 0, *_STAND_IN)
 
 
 def card_of_size(gibibytes: float) -> Card:
-    """Returns the fastest of the smallest cards that have so much memory; the largest where none has."""
+    """Returns the smallest card with this much memory, the fastest of several; the largest card where none has it."""
     fits = [card for card in CARDS if card.gibibytes >= gibibytes - 0.5] or [CARDS[-1]]
     return max((card for card in fits if card.gibibytes == fits[0].gibibytes), key=lambda card: card.bf16)
 
 
 def slowest_of(gibibytes: Sequence[float]) -> Card:
-    """Returns the slowest card of these GiB."""
+    """Returns the slowest of the cards that have these GiB."""
     return min(map(card_of_size, gibibytes), key=lambda card: card.bf16)
 
 
 def card_of(device: torch.device, job: Workload | None = None) -> Card | None:
-    """Returns the kind of GPU a device is, as far as it is known; where the CPU plays a card, one of that size.
+    """Returns the kind of GPU of a device, with its measured constants if any; None where it is unknown.
 
-    It has the constants that were measured on it, if any. A card that is in no table is known by these, or by what runs
-    such as `job` reached on it.
+    A card that is in no table gets a stand-in if it has measured constants, or ratios of runs such as `job`. Where a
+    memory limit simulates a card on the CPU, this is a card of that size.
     """
     limit, name = card_limit(), abilities_of(device).name
     if is_gpu(device):
@@ -195,6 +199,6 @@ def card_of(device: torch.device, job: Workload | None = None) -> Card | None:
 
 
 def _within(name: list[str], words: list[str]) -> bool:
-    """Returns whether a card is called so, and is no other one: a larger, or a slower one of that number."""
+    """Returns whether `words` contain `name`, without a word after it that names another card (Ti, Laptop)."""
     ends = [i + len(name) for i in range(len(words)) if words[i : i + len(name)] == name]
     return any(not _OTHER_CARD & {*words[end:]} for end in ends)

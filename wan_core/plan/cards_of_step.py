@@ -1,4 +1,4 @@
-"""When each card works in a step, by the event model, with the mode of the cards and the reason for it: to be drawn."""
+"""The predicted timeline of each card in a step, with the mode of the cards and its reason, for drawing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .planning import MemoryPlan
 from .step_time import step_timeline
 
 _MOST_SPANS = 512
-"""of all cards: with more, a picture of a node's width shows nothing"""
+"""most spans of all cards that are drawn; more are too thin in a picture as wide as a node"""
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,10 @@ class CardsOfStep:
     reason: str
     names: tuple[str, ...]
     timeline: Timeline
-    """in seconds, without the optimizer"""
+    """seconds, without the optimizer"""
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns JSON data; `work`: [forward, number of the micro-batch, begin, end] as shares of the time."""
+        """Returns JSON data; `work`: [is forward, number of the micro-batch, begin, end], times as shares of a step."""
         seconds = self.timeline.seconds
         drawn = sum(map(len, self.timeline.cards)) <= _MOST_SPANS
         lines = [
@@ -55,7 +55,7 @@ class CardsOfStep:
 
 
 def cards_of_step(plan: MemoryPlan, card: Card | None) -> CardsOfStep | None:
-    """Returns the cards of a plan; None for one card, or an unknown one. `card`: the first."""
+    """Returns the cards of a plan; None for a single card, and without `card`, the first of them."""
     job, shape = plan.job, plan.job.shape()
     mode, reason = _mode(plan, card)
     apart = mode == "copy per GPU" or (mode == EXPERT_PER_GPU and bool(job.model.low_noise_file))
@@ -70,11 +70,11 @@ def cards_of_step(plan: MemoryPlan, card: Card | None) -> CardsOfStep | None:
 
 def _mode(plan: MemoryPlan, card: Card | None) -> tuple[str, str]:
     """Returns the mode of a plan's cards, and a sentence that says why or what it gains."""
-    shape, asked = plan.job.shape(), plan.job.model.placement
+    shape, requested = plan.job.shape(), plan.job.model.placement
     if shape.others:
-        return "split tokens", asked.chosen or plan.exchange
+        return "split tokens", requested.chosen or plan.exchange
     if len(shape.placement.devices) > 1:
-        return "split blocks", asked.chosen or (at_once(plan, card) if card is not None else "")
+        return "split blocks", requested.chosen or (at_once(plan, card) if card is not None else "")
     copies = "Each card trains a copy of the model on clips of its own; gradients are averaged."
     experts = "Each card trains one expert of the pair at the same time; the cards exchange nothing."
-    return asked.mode, asked.chosen or (experts if asked.mode == EXPERT_PER_GPU else copies)
+    return requested.mode, requested.chosen or (experts if requested.mode == EXPERT_PER_GPU else copies)

@@ -1,4 +1,4 @@
-"""The measures that settings ask for, and those they leave to the planner."""
+"""Chooses memory measures: those that the settings fix, and those that they leave to the planner."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ..train import TrainConfig
 from .workload import Workload
 
 _SHORTEST_CHUNK = 1024
-"""tokens of a chunk where nothing larger fits"""
+"""tokens of a chunk where no longer chunk fits"""
 _WIDTH = 5120
-"""for which CHUNK_TOKENS are chosen: 14B"""
-_MOST_TOKENS = 16_384
+"""values of a token in the 14B model, for which CHUNK_TOKENS is chosen"""
+_LONGEST_CHUNK = 16_384
 
 
-def asked_measures(train: TrainConfig) -> MemoryMeasures:
-    """Returns the measures that the settings say themselves; what they leave to the planner is not taken."""
+def requested_measures(train: TrainConfig) -> MemoryMeasures:
+    """Returns the measures that the settings request, without any that they leave to the planner."""
     return MemoryMeasures(
         offload_inputs=_offloads(train) and train.gradient_checkpointing,
         blocks_to_swap=max(train.blocks_to_swap, 0),
@@ -27,13 +27,13 @@ def asked_measures(train: TrainConfig) -> MemoryMeasures:
 
 
 def _offloads(train: TrainConfig) -> bool:
-    """Returns whether the settings send something to host memory: all that is kept, or what a policy names."""
+    """Returns whether the settings offload activations: all kept ones, or those that the policy names."""
     return train.offload_activations == "on" or bool(train.keeps.offloaded)
 
 
 @dataclass(frozen=True)
 class _Free:
-    """The choices that the settings leave to the planner; a value is taken as it is, None is its choice."""
+    """Measures as the settings fix them; None: the planner chooses."""
 
     offload: bool | None
     swap: int | None
@@ -41,21 +41,21 @@ class _Free:
 
     @classmethod
     def of(cls, train: TrainConfig, shape: JobShape) -> _Free:
-        asked, layers = asked_measures(train), shape.shape.num_layers + len(shape.shape.vace_layers)
-        asked = replace(asked, blocks_to_swap=min(asked.blocks_to_swap, layers))
+        requested, layers = requested_measures(train), shape.shape.num_layers + len(shape.shape.vace_layers)
+        requested = replace(requested, blocks_to_swap=min(requested.blocks_to_swap, layers))
         if train.memory == "manual":
-            return cls(asked.offload_inputs, asked.blocks_to_swap, 0)
-        # A block that keeps its activations needs its weights where they are.
-        movable = train.gradient_checkpointing and not train.unchecked_blocks
-        open_to_us = train.gradient_checkpointing and train.offload_activations == "auto" and not _offloads(train)
+            return cls(requested.offload_inputs, requested.blocks_to_swap, 0)
+        # A block without checkpointing needs its weights on the device until its backward pass.
+        can_swap = train.gradient_checkpointing and not train.unchecked_blocks
+        is_open = train.gradient_checkpointing and train.offload_activations == "auto" and not _offloads(train)
         return cls(
-            offload=None if open_to_us else asked.offload_inputs,
-            swap=None if movable and train.blocks_to_swap < 0 else asked.blocks_to_swap,
-            most_blocks=layers if movable else 0,
+            offload=None if is_open else requested.offload_inputs,
+            swap=None if can_swap and train.blocks_to_swap < 0 else requested.blocks_to_swap,
+            most_blocks=layers if can_swap else 0,
         )
 
     def strongest(self, base: MemoryMeasures) -> MemoryMeasures:
-        """Returns the measures that take the least of a device, from `base` on."""
+        """Returns `base` with the free measures that need the least device memory."""
         offload = True if self.offload is None else self.offload
         swap = self.most_blocks if self.swap is None else self.swap
         return replace(base, offload_inputs=offload, blocks_to_swap=swap)
@@ -88,11 +88,11 @@ def fewest_measures(job: Workload, shape: JobShape, room: FreeMemory) -> MemoryE
 
 
 def _least(job: Workload, shape: JobShape) -> list[MemoryMeasures]:
-    """Returns the measures to begin from, the fastest first: later ones hold less while a block runs."""
+    """Returns the measures to start from, the fastest first; later ones need less memory while a block runs."""
     chunk = CHUNK_TOKENS if job.chunk_tokens is None else job.chunk_tokens
     found = [MemoryMeasures(chunk_tokens=chunk)]
     if job.train.memory == "manual":
-        # No plan makes them larger where there is room (`faster.py`), as it does for others.
+        # `faster.py` does not lengthen the chunks of a manual plan, as it does those of others.
         wide = MemoryMeasures(chunk_tokens=_chunk_of(job, shape))
         return found if job.chunk_tokens is not None or wide == found[0] else [wide, *found]
     if shape.unpacking_bytes:
@@ -105,15 +105,15 @@ def _least(job: Workload, shape: JobShape) -> list[MemoryMeasures]:
 
 
 def _chunk_of(job: Workload, shape: JobShape) -> int:
-    """Returns the tokens of a chunk as wide, in values of the token stream, as CHUNK_TOKENS of a 14B model."""
+    """Returns the tokens of a chunk with as many values as CHUNK_TOKENS have in the 14B model."""
     if job.step.batch_size * job.step.tokens <= CHUNK_TOKENS:
         return CHUNK_TOKENS
     tokens = CHUNK_TOKENS * _WIDTH // shape.shape.dim // 1024 * 1024
-    return min(max(tokens, CHUNK_TOKENS), _MOST_TOKENS)
+    return min(max(tokens, CHUNK_TOKENS), _LONGEST_CHUNK)
 
 
 def strongest_measures(job: Workload, shape: JobShape) -> MemoryMeasures:
-    """Returns the measures that take the least of a device, among the measures that the settings leave open."""
+    """Returns the measures that need the least device memory, among those that the settings leave open."""
     return _Free.of(job.train, shape).strongest(_least(job, shape)[-1])
 
 
@@ -128,9 +128,9 @@ def choose_measures(
 ) -> MemoryEstimate:
     """Returns the estimate of the cheapest measures that fit into `room`; of the strongest where none do.
 
-    In the order of their cost: none; inputs of blocks in host memory, copied while other blocks are computed; and as
-    few swapped blocks as suffice, which doubles the bytes that are copied. `offload`, `swap`: fixed values; None: open.
-    `most_blocks`: of swapped blocks. `base`: measures to start from.
+    The cheapest is none, then offloaded inputs of blocks, copied while other blocks are computed, then as few swapped
+    blocks as suffice, whose weights are copied too. `offload`, `swap`: fixed values; None: chosen here. `most_blocks`:
+    the most swapped blocks. `base`: measures to start from.
     """
     base, blocks = base or MemoryMeasures(), swap or 0
     if offload is None:
@@ -150,7 +150,7 @@ def choose_measures(
 
 
 def largest(most: int, fits: Callable[[int], bool]) -> int:
-    """Returns the largest number of 1 to `most` that fits; 0 where none does. `fits` is monotonic."""
+    """Returns the largest number from 1 to `most` that fits, by bisection; 0 where none does."""
     if most < 1 or not fits(1):
         return 0
     few, many = 1, most + 1

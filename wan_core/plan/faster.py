@@ -1,13 +1,14 @@
-"""The use of memory that is left over: what a step keeps instead of computing it again, by the predicted time.
+"""Uses memory that is left over to shorten a step: activations are kept instead of recomputed.
 
-In the order of what a byte saves: attention outputs (an eighth of the arithmetic), larger chunks of tokens (fewer
-kernels), blocks that keep all of their activations.
+In the order of time saved for each byte: attention outputs (an eighth of the arithmetic), larger chunks of tokens
+(fewer kernels), blocks without checkpointing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 import torch
 
@@ -15,24 +16,26 @@ from ..model import CHUNK_TOKENS, Policy
 from ..placement import FreeMemory, MemoryEstimate
 from ..train import TrainConfig
 from .cards import Card, card_of, unknown_card
+from .choices import largest
 from .step_time import step_seconds
 from .workload import Workload
 
 ATTENTION_IN_RAM = Policy(offloaded=frozenset({"attn_output"}))
 _CHUNKS = (0, 16_384, 8_192)
-"""tokens of a chunk, 0 is all; tried from the largest on"""
+"""tokens of a chunk, tried from the largest on; 0: all tokens"""
 _LEAST_GAIN = 0.01
-"""of a step: what saves less is not worth a measure more"""
+"""least share of a step's time that a further measure must save"""
 _UNSURE = 0.03
 """share of a card's memory that larger chunks and unchecked blocks leave free: predictions were up to 2.2 % too low"""
 _MARGIN = 0.2
-"""of what unchecked blocks keep: 1.3B without checkpointing took 43.0 GiB on an H200 where 38.1 were predicted"""
+"""share added to the activations of unchecked blocks: 1.3B without checkpointing took 43.0 GiB on an H200, 38.1 were
+predicted"""
 
 Plan = tuple[Workload, MemoryEstimate]
 
 
 def may_keep_attention(train: TrainConfig) -> bool:
-    """Returns whether the settings leave open what gradient checkpointing keeps."""
+    """Returns whether the settings let the planner choose what activation checkpointing keeps."""
     return train.checkpointing_policy == "auto" and train.gradient_checkpointing and not train.compile
 
 
@@ -43,8 +46,9 @@ def fastest(
     choose: Callable[[Workload], MemoryEstimate],
     card: Card | None,
 ) -> tuple[Workload, MemoryEstimate, float]:
-    """Returns a job that fits under `estimate` with the settings and the estimate of its fastest step, and the share of
-    the predicted time that this saves. `choose(job)`: the estimate under the fewest measures that fit.
+    """Returns a job that fits with the settings of its fastest step, the estimate, and the share of time that it saves.
+
+    `estimate`: of `job` as it is. `choose(job)`: the estimate under the fewest measures that fit.
     """
     first = torch.device(next(iter(estimate.devices)))
     card = card or card_of(first, job) or unknown_card(str(first))
@@ -69,8 +73,11 @@ def fastest(
 def _with_attention(
     plan: Plan, room: FreeMemory, choose: Callable[[Workload], MemoryEstimate], seconds: Callable[[Plan], float]
 ) -> Plan:
-    """Returns the plan with attention computed once instead of twice: its outputs on the card where they fit, in RAM or
-    in place of more swapped blocks where a step is faster so."""
+    """Returns the plan with attention outputs kept, so that attention is not recomputed.
+
+    They are kept on the card where they fit as it is; else in host memory, or on the card with more swapped blocks, if
+    a step is faster with that.
+    """
     job, estimate = plan
     on_card = replace(job, train=replace(job.train, checkpointing_policy="attn_output"))
     if _may_fit(plan, room):
@@ -91,7 +98,8 @@ def _with_attention(
 
 
 def _may_fit(plan: Plan, room: FreeMemory) -> bool:
-    """Returns whether attention outputs may fit on the cards with no measure more: a trace says it exactly."""
+    """Returns whether attention outputs may fit on the cards without a further measure, by their bytes; only a trace of
+    the step decides."""
     job, estimate = plan
     shape = job.shape()
     of_a_token = job.step.batch_size * shape.shape.dim * shape.numerics.compute.itemsize // shape.cards
@@ -105,7 +113,7 @@ def _may_fit(plan: Plan, room: FreeMemory) -> bool:
 
 
 def _with_larger_chunks(plan: Plan, room: FreeMemory) -> Plan:
-    """Returns the plan with the largest chunks that fit with no measure more."""
+    """Returns the plan with the largest chunks that fit without a further measure."""
     job, estimate = plan
     shape = job.shape()
     rows = job.step.batch_size * max(shape.on_card(job.step, card).own_tokens for card in range(shape.cards))
@@ -119,13 +127,14 @@ def _with_larger_chunks(plan: Plan, room: FreeMemory) -> Plan:
 
 
 def _with_unchecked(plan: Plan, room: FreeMemory) -> Plan:
-    """Returns the plan with as many blocks that keep their activations as fit, where nothing is in host memory."""
+    """Returns the plan with as many unchecked blocks as fit, where nothing is offloaded."""
     job, estimate = plan
     measures, layers = estimate.measures, job.file.variant.shape.num_layers
     if job.train.unchecked_blocks or job.train.blocks_to_swap > 0 or measures.offload_inputs or measures.blocks_to_swap:
         return plan
 
-    def of(count: int) -> Plan | None:
+    @cache
+    def unchecked(count: int) -> Plan | None:
         tried = replace(job, train=replace(job.train, unchecked_blocks=count))
         found = tried.estimate(tried.shape(), measures)
         more = {name: _MARGIN * (one.kept - estimate.devices[name].kept) for name, one in found.devices.items()}
@@ -134,11 +143,5 @@ def _with_unchecked(plan: Plan, room: FreeMemory) -> Plan:
         )
         return None if tight.lacks(found) else (tried, found)
 
-    few, many, best = 0, layers + 1, plan
-    while many - few > 1:
-        middle = (few + many) // 2
-        if (found := of(middle)) is None:
-            many = middle
-        else:
-            few, best = middle, found
-    return best
+    count = largest(layers, lambda count: unchecked(count) is not None)
+    return (unchecked(count) if count else None) or plan

@@ -1,4 +1,4 @@
-"""Plans on the devices of this machine: of a job that is looked at, and of a run in the process that trains it."""
+"""Plans for the devices of this machine: of a job before it is queued, and of a run in its training process."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from ..sampler import SampleConfig
 from ..train import Group, longer_share
 from ..words import logger
 from .cards import card_of
-from .choices import asked_measures, largest
+from .choices import largest, requested_measures
 from .measured_ratios import Measured
 from .modes import AUTO, PER_GPU, TOKENS, UNPLANNED, choose_mode, leaves_shares_open, share_tokens
-from .planning import MemoryPlan, plan_memory, rest_alike, without_a_plan
+from .planning import MemoryPlan, offload_alike, plan_memory, without_a_plan
 from .workload import Workload, workload_of_run, workload_on_clips
 from .world import with_mesh
 
@@ -43,13 +43,12 @@ _log = logger(__name__)
 
 
 def plan_here(job: Workload, host_freed: int = 0, card_gib: float = math.inf) -> MemoryPlan | None:
-    """Returns the plan of a job for the devices of this machine; None where no device has an end, as the CPU.
+    """Returns the plan of a job for the devices of this machine; None where no device has a memory limit (CPU).
 
-    `host_freed`: bytes of host memory that this process frees before the job starts. `card_gib`: memory of the
-    cards to plan for, where those here have more.
-    Where each card trains a copy, it is that of the process with the least room.
-    Cards that this process does not use are taken for empty: asking would open a CUDA context on them, and keep it.
-    A job with the mode `auto` has the mode of its plan in `plan.job`, one that leaves shares of tokens open has these.
+    `host_freed`: bytes of host memory that this process frees before the job starts. `card_gib`: GiB of a card at most.
+    Where each card trains a copy, this is the plan of the process with the least free memory. Cards that this process
+    does not use count as empty, because a query would open a CUDA context on them for good. `plan.job` has the chosen
+    mode and token shares, where the job leaves these open.
     """
     if job.model.placement.mode == AUTO:
         return choose_mode(job, lambda one: _plan_as_it_is(one, host_freed, card_gib))
@@ -71,20 +70,21 @@ def _plan_as_it_is(job: Workload, host_freed: int, card_gib: float) -> MemoryPla
 
 
 def with_mode(config: RunConfig, roots: Roots, clips: CacheSet) -> RunConfig:
-    """Returns a new run's job with what `auto` stands for on this machine (mode, `context_parallel`, `token_shares`),
-    and as many clips a step as before; as it is with every other value. Of both experts of a pair the first one
-    decides.
+    """Returns a new run's job with the choices for this machine in place of `auto`, with the same clips a step.
+
+    Choices are the mode, `context_parallel` and `token_shares`; a job without `auto` is returned as it is. For both
+    experts of a pair, the first one decides.
     """
-    asked = config.model.placement
-    shares = asked.mode == PER_GPU and not asked.context_parallel
-    tokens = asked.mode == TOKENS and not asked.shares
-    if not (asked.mode == AUTO or shares or tokens):
+    requested = config.model.placement
+    mesh = requested.mode == PER_GPU and not requested.context_parallel
+    tokens = requested.mode == TOKENS and not requested.shares
+    if not (requested.mode == AUTO or mesh or tokens):
         return config
     one = config.of_expert(config.train.experts[0], roots)
     job = workload_on_clips(one.model, roots, one.lora, one.train, clips, preview=one.preview)
     if tokens and not leaves_shares_open(job):
         return config
-    if shares:
+    if mesh:
         return _as_planned(config, _with_mesh_here(job))
     plan = plan_here(replace(job, longer_share=longer_share(config.train)))
     if plan is None:
@@ -102,26 +102,26 @@ def _as_planned(config: RunConfig, job: Workload) -> RunConfig:
 
 
 def _with_mesh_here(job: Workload) -> Workload:
-    """Returns a job on ranks with the mesh for cards as this machine's first one; on CPUs each trains its own clips."""
-    asked = job.model.placement
-    names = asked.device_names()
+    """Returns a job with the best mesh of ranks for cards like this machine's first one; on CPUs without context
+    parallelism."""
+    requested = job.model.placement
+    names = requested.device_names()
     card = card_of(torch.device(names[0]), job)
-    if card is None or asked.ranks == 1:
-        return replace(job, model=job.model.with_placement(replace(asked, context_parallel=1)))
+    if card is None or requested.ranks == 1:
+        return replace(job, model=job.model.with_placement(replace(requested, context_parallel=1)))
     (free,) = free_memory_of_cards([card.gibibytes]).devices.values()
     return with_mesh(job, card, free, len(names))
 
 
 def in_fullest_process(job: Workload, *, ask_driver: bool) -> tuple[Workload, FreeMemory]:
-    """Returns the job where it has the least room on this machine, and that room.
+    """Returns the job on the process with the least free memory of this machine, and that memory.
 
-    Its processes share the weights that are offloaded to host memory; as many blocks are offloaded on each as on the
-    one with the most room.
+    Processes that offload the same blocks share their weights in host memory (`sharers`).
     """
-    asked, layers = job.model.placement, job.file.variant.shape.num_layers
-    processes = processes_by_free_memory(asked, layers, ask_driver=ask_driver)
+    requested, layers = job.model.placement, job.file.variant.shape.num_layers
+    processes = processes_by_free_memory(requested, layers, ask_driver=ask_driver)
     (placement, room), (roomiest, most) = processes[0], processes[-1]
-    first = placement == resolve_placement(asked, layers)
+    first = placement == resolve_placement(requested, layers)
     job = job if first else replace(job, placement=placement)
     if len(processes) == 1 or not room.devices or not can_share():
         return job, room
@@ -129,13 +129,12 @@ def in_fullest_process(job: Workload, *, ask_driver: bool) -> tuple[Workload, Fr
     if [*room.devices.values()] == [*most.devices.values()]:
         return shared, room
     plans = plan_memory(shared, room), plan_memory(replace(shared, placement=roomiest), most)
-    return (shared if rest_alike(plan.measures for plan in plans) else job), room
+    return (shared if offload_alike(plan.measures for plan in plans) else job), room
 
 
 def with_fitting_preview(job: Workload, room: FreeMemory) -> Workload:
-    """Returns the job with as many frames of its preview as fit with the measures that training takes without it.
-
-    A preview may not slow every step down. Where not even one frame fits, it is as large as a training clip.
+    """Returns the job with as many preview frames as fit under the measures that training alone takes, so that
+    previews do not slow down steps. Where no frame fits, the preview is as large as a training clip.
     """
     if job.preview is None:
         return job
@@ -154,9 +153,9 @@ def with_fitting_preview(job: Workload, room: FreeMemory) -> Workload:
 
 
 def counting_partner(plan: MemoryPlan, partner: OpenRun | None) -> tuple[MemoryPlan, str]:
-    """Returns the plan with previews that go through `partner`, or as it is and why they do not fit.
+    """Returns the plan with previews that use `partner` too; where they do not fit, `plan` and the reason.
 
-    They take the larger of both models, since the other one is out of the way. Training keeps its measures.
+    One model is on the device at a time, so previews need the larger one. The measures of training stay the same.
     """
     if partner is None or plan.job.preview is None:
         return plan, ""
@@ -171,7 +170,7 @@ def counting_partner(plan: MemoryPlan, partner: OpenRun | None) -> tuple[MemoryP
     found = replace(plan, job=job, estimate=job.estimate(job.shape(), plan.measures))
     if job.train.memory == "manual" or found.fits:
         return found, ""
-    if not plan.fits:  # it is refused
+    if not plan.fits:  # the run is refused anyway
         return plan, ""
     place, needed, free = found.room.lacks(found.estimate)[0]
     return plan, (
@@ -187,11 +186,11 @@ class Planned(NamedTuple):
     recomputing: Recomputing
     """which blocks are checkpointed, and what they keep"""
     measured: Measured | None = None
-    """receives measured and predicted memory, where something was"""
+    """compares measured with predicted memory; None without a prediction"""
     host: int = 0
-    """bytes of host memory it takes, where that was predicted"""
+    """predicted bytes of host memory; 0 without a prediction"""
     no_partner: str = ""
-    """why its previews cannot go through the partner; empty where they can, or there is none"""
+    """why previews cannot use the partner; "" where they can, and without a partner"""
 
 
 def plan_training(
@@ -202,17 +201,16 @@ def plan_training(
     *,
     chunk_tokens: int | None = None,
 ) -> tuple[Planned, str]:
-    """Returns the plan of this process, and what a user should know of it. `partner` never changes how the run is
-    trained: its previews fit into that memory, or are made without it.
+    """Returns the plan of this process, and a remark on it for the user. Every rank calls it.
 
-    Every rank calls it at once. `shared`: the memory that those of a machine have together; its weights count once
-    where as many blocks are offloaded for all of them. `chunk_tokens`: of the saved step that it continues, None for a
-    new run; ranks have one. Raises OutOfMemory where it does not fit. Devices without a
-    memory limit (CPU) are not planned.
+    `partner`: the other expert for previews; it never changes how the run is trained. `shared`: shared memory of the
+    ranks of a machine; offloaded weights count once where these ranks offload the same blocks. `chunk_tokens`: that of
+    the resumed step, the same on all ranks; None for a new run. Devices without a memory limit (CPU) are not planned.
+    Raises OutOfMemory where the run does not fit.
     """
     planned, remark = _planned(run, group, partner, len(shared.ranks) if shared is not None else 1, chunk_tokens)
     measures = group.gather(planned.measures)
-    if shared is not None and not rest_alike(measures[rank] for rank in shared.ranks):
+    if shared is not None and not offload_alike(measures[rank] for rank in shared.ranks):
         planned, remark = _planned(run, group, partner, 1, chunk_tokens)
     chunk = min((one.chunk_tokens for one in measures), key=lambda tokens: tokens or math.inf)
     return planned._replace(measures=replace(planned.measures, chunk_tokens=chunk)), remark
@@ -221,8 +219,10 @@ def plan_training(
 def _planned(
     run: OpenRun, group: Group, partner: OpenRun | None, sharers: int, chunk_tokens: int | None
 ) -> tuple[Planned, str]:
-    """Returns the plan, and what to say of it."""
-    own = replace(asked_measures(run.config.train), chunk_tokens=CHUNK_TOKENS if chunk_tokens is None else chunk_tokens)
+    """Returns the plan of this process alone, and a remark; see `plan_training`."""
+    own = replace(
+        requested_measures(run.config.train), chunk_tokens=CHUNK_TOKENS if chunk_tokens is None else chunk_tokens
+    )
     placement = resolve_placement(run.config.model.placement, run.variant.shape.num_layers, group.local_rank)
     devices = devices_of(run.config.model.placement, run.variant.shape.num_layers, group.local_rank)
     room = free_memory_here(devices, ask_driver=True)
@@ -233,7 +233,7 @@ def _planned(
     sharded = group.world > 1 and run.config.model.placement.sharders > 1
     try:
         job = replace(workload_of_run(run, placement), sharers=sharers, chunk_tokens=chunk_tokens)
-        if sharded:  # a block's weights come from other ranks, and only while it runs
+        if sharded:  # the weights of a block are gathered from other ranks for the time that it runs
             job = replace(job, train=replace(job.train, blocks_to_swap=0))
         plan, no_partner = counting_partner(plan_memory(job, room), partner)
     except WanTrainerError:
@@ -243,7 +243,7 @@ def _planned(
         return Planned(own, run.config.train.recomputing), ""
     plan.check()
     measured = plan.measured()
-    if group.world > 1:  # the time of a step is that of all ranks
+    if group.world > 1:  # the time of a step depends on the slowest rank
         measured.tflops = None
     recomputing = plan.job.train.recomputing
     if sharded:

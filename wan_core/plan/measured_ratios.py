@@ -1,8 +1,7 @@
-"""Ratios of measured to predicted memory and time of runs on this machine, in one small file; plans correct by them.
+"""Ratios of measured to predicted memory and time of runs on this machine, kept in a file; they correct later plans.
 
-A ratio belongs to a card, a model, the form of its weights and a phase. It is measured against the prediction as it
-was before any ratio, so that ratios never multiply; and it is taken only within bounds, because another program, or
-a driver that counts otherwise, may have been in it.
+A ratio belongs to a card, a model, the storage of its weights and a phase. It refers to the uncorrected prediction, so
+ratios do not accumulate. It is limited to a range, because other programs may have used the card too.
 """
 
 from __future__ import annotations
@@ -27,26 +26,26 @@ from ..train.meters import MemoryReading
 _FILE = "_measured.json"
 _VERSION, _NEWEST = 2, 50
 SECONDS = "seconds"
-"""the phase under which a ratio of time stands"""
+"""phase name of a ratio of step time"""
 _MEMORY, _TIME = (0.9, 1.3), (0.2, 20.0)
-"""the least and the most that a ratio counts; one of time also stands for what no table knows of a card"""
+"""range of ratios of memory and of time; the latter is wide, because it also makes up for an unknown card"""
 _WARM_UP, _FEWEST = 3, 5
-"""steps before the time of one counts, and how many of the others must be known"""
+"""number of first steps that are not timed, and least number of timed steps for a ratio"""
 _PHASES = {"load": "load", "evaluate": "evaluate", "sample": "preview", "save": "save"}
-"""phases of the prediction by the stage of a run"""
+"""stage of a run -> phase of the prediction"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ratio(Config):
-    """The ratio of what was measured to what was predicted."""
+    """The ratio of a measured to a predicted value."""
 
     card: str
-    """as its driver calls it"""
+    """name that the driver reports"""
     variant: str
     scheme: str
-    """how the base weights are stored: none, or a scheme"""
+    """quantization of the base weights; none: not quantized"""
     phase: str
-    """of DeviceMemory.phases, or SECONDS"""
+    """a phase of DeviceMemory.phases, or SECONDS"""
     ratio: float
 
     def __post_init__(self) -> None:
@@ -66,22 +65,20 @@ class MeasuredRatios:
     ratios: tuple[Ratio, ...] = ()
 
     def of(self, card: str | None, variant: str, scheme: str, phase: str) -> float | None:
-        """Returns the ratio within its bounds; None where nothing was measured."""
+        """Returns the ratio, limited to its range; None where it was not measured."""
         wanted = (card, variant, scheme, phase)
         found = next((one.ratio for one in reversed(self.ratios) if one.of_what == wanted), None)
         least, most = _TIME if phase == SECONDS else _MEMORY
         return None if found is None else min(max(found, least), most)
 
     def phases_of(self, card: str | None, variant: str, scheme: str) -> dict[str, float]:
-        """Returns the ratio of every phase that was measured on such a card, rounded for people and files."""
+        """Returns the ratio of every measured phase, rounded to three digits."""
         phases = dict.fromkeys(one.phase for one in self.ratios if one.of_what[:3] == (card, variant, scheme))
         return {phase: round(ratio, 3) for phase in phases if (ratio := self.of(card, variant, scheme, phase))}
 
 
 def measured_ratios_of(roots: Roots) -> MeasuredRatios:
-    """Returns the ratios stored with the runs; none where the roots name no folder of runs, or the file is not
-    one that `keep_ratios` wrote.
-    """
+    """Returns the ratios stored with the runs; none without a folder of runs, and where the file is damaged."""
     memo = _memo_of(roots)
     try:
         return (
@@ -94,7 +91,7 @@ def measured_ratios_of(roots: Roots) -> MeasuredRatios:
 
 
 def keep_ratios(found: list[Ratio], roots: Roots) -> None:
-    """Stores ratios with the runs, each in place of an older one of the same, where there is such a folder."""
+    """Stores ratios with the runs, in place of older ones; does nothing without a folder of runs."""
     memo = _memo_of(roots)
     if memo is not None:
         for one in found:
@@ -108,13 +105,13 @@ def _memo_of(roots: Roots) -> Memo | None:
 
 
 def card_name(device: str) -> str | None:
-    """Returns what the driver calls a device of this machine; None for the CPU, of which nothing is measured."""
+    """Returns the driver's name of a GPU of this machine; None for other devices, which are not measured."""
     found = torch.device(device)
     return abilities_of(found).name if is_gpu(found) and is_here(found) else None
 
 
 def corrected(estimate: MemoryEstimate, ratio_of: Callable[[str, str], float | None]) -> MemoryEstimate:
-    """Returns the estimate with each phase of each device times what `ratio_of(device, phase)` says, where it says."""
+    """Returns the estimate with each phase of each device multiplied by `ratio_of(device, phase)`, unless None."""
     devices = {
         name: replace(
             memory,
@@ -127,22 +124,22 @@ def corrected(estimate: MemoryEstimate, ratio_of: Callable[[str, str], float | N
 
 @dataclass
 class Measured:
-    """Hears what a run says of itself, and compares it with what was predicted for it."""
+    """Collects measured memory and time from the events of a run, and compares them with the plan."""
 
     variant: str
     scheme: str
     predicted: Mapping[str, Mapping[str, int]]
-    """bytes by device and phase, as the plan said them"""
+    """predicted bytes by device and phase"""
     followed: Mapping[str, Mapping[str, float]] = field(default_factory=dict[str, Mapping[str, float]])
-    """the ratios that the plan followed, by device and phase"""
+    """ratios that the prediction was corrected by, by device and phase"""
     tflops: float | None = None
-    """the predicted arithmetic of a step per second, in 10^12, before any ratio; None where it is not compared"""
+    """predicted TFLOP/s of a step, uncorrected; None: time is not compared"""
     name_of: Callable[[str], str | None] = card_name
     _peaks: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
     _speeds: list[float] = field(default_factory=list[float])
 
     def hear(self, event: Event) -> None:
-        """Notes the event, whatever it is of."""
+        """Take the memory and speed from an event that has them."""
         if isinstance(event, StepDone):
             self._note("step", event.memory)
             if event.tflops:
@@ -155,7 +152,7 @@ class Measured:
         return {device: phases["step"] for device, phases in self.predicted.items()}
 
     def predicted_beside(self, stage: str, reading: MemoryReading) -> MemoryReading:
-        """Returns what a stage held on each device, with what was predicted for it."""
+        """Returns `reading` with the predicted bytes of `stage` for each device."""
         phase = _PHASES.get(stage, "")
         known = {device: self.predicted.get(device, {}).get(phase) for device in reading}
         return {device: {**values, "predicted": known[device]} for device, values in reading.items()}
@@ -166,7 +163,7 @@ class Measured:
                 self._peaks[device, phase] = max(peak, self._peaks.get((device, phase), 0))
 
     def ratios(self) -> list[Ratio]:
-        """Returns what can be said by now, of cards only."""
+        """Returns the ratios measured until now, of GPUs only."""
         found: list[Ratio] = []
         for (device, phase), peak in self._peaks.items():
             card, predicted = self.name_of(device), self.predicted.get(device, {}).get(phase)
@@ -184,5 +181,5 @@ class Measured:
         return Ratio(card=card, variant=self.variant, scheme=self.scheme, phase=phase, ratio=round(ratio, 4))
 
     def keep(self, roots: Roots) -> None:
-        """Stores the ratios known by now with the runs, where the roots name such a folder and it can be written."""
+        """Store `ratios()` with the runs, where their folder exists and is writable."""
         keep_ratios(self.ratios(), roots)

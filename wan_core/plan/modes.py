@@ -1,8 +1,8 @@
 """Chooses how the cards of a machine share a job: the mode `auto` of Split Across GPUs.
 
-Each mode is planned for the clips of one optimizer step, so that their predicted seconds compare; the quickest that
-fits is taken. Cards count with all of their memory, whatever other programs hold of it now; host memory as far as it is
-free.
+Each mode is planned for the same clips of one optimizer step, so that predicted seconds compare; the fastest mode that
+fits is chosen. Cards count with all of their memory, also memory that other programs use now; host memory counts as far
+as it is free.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from .token_shares import shared_by_speed
 from .workload import Workload
 
 AUTO, UNPLANNED = "auto", "split blocks"
-"""and the mode where no device has an end, as the CPU"""
+"""UNPLANNED: the mode where no device has a memory limit (CPU)"""
 PER_GPU = "copy per GPU"
 _ONE, _BLOCKS, TOKENS = "one device", "split blocks", "split tokens"
 _GIB = 1 << 30
 AS_QUICK = 0.01
-"""of a step: what gains less than this on an earlier mode of the list is not taken"""
+"""least share of a step's time that a mode must save over an earlier mode of the list"""
 PlanOf = Callable[[Workload], MemoryPlan | None]
 
 
 @dataclass(frozen=True)
 class Way:
-    """A mode for one job: its plan and time, or why it is out of the question."""
+    """A mode for one job: its plan and time, or why it is not possible."""
 
     mode: str
     plan: MemoryPlan | None = None
     seconds: float = math.inf
-    """of an optimizer step on as many clips as in every other mode"""
+    """seconds of an optimizer step, on the same number of clips in every mode"""
     why_not: str = ""
 
     def __str__(self) -> str:
@@ -61,17 +61,16 @@ class Way:
 
 
 def choose_mode(job: Workload, plan_of: PlanOf, cards: Mapping[str, Card] | None = None) -> MemoryPlan | None:
-    """Returns the plan of a job in the quickest mode that fits, with the reason in `placement.chosen`; where none fits,
-    that of the mode that lacks least. Split blocks where one of several devices is no GPU. None where nothing is
-    planned, as on a CPU.
+    """Returns the plan of a job in the fastest mode that fits, with the reason in `placement.chosen`.
 
-    `plan_of(job)`: the plan of a job whose mode is a single one. `cards`: by the names of their devices; None: those of
-    this machine that the job may use.
+    Where no mode fits, this is the mode that lacks the least memory; with a device that is no GPU, split blocks. None
+    where nothing is planned (CPU). `plan_of(job)`: the plan of a job with a mode other than auto. `cards`: cards by
+    device name; None: the cards of this machine that the job may use.
     """
     asked = job.model.placement
     names = asked.device_names() if cards is None else tuple(cards)
     first = replace(asked, mode=_BLOCKS)
-    # The speed of a CPU is not known: listed with a GPU, it takes blocks where the user wants it to.
+    # The speed of a CPU is not known; where the user lists it with GPUs, it gets blocks.
     if len({*names}) < 2 or asked.split_at != "auto" or not all(map(is_gpu, names)):
         return plan_of(_placed(job, first))
     here = cards or _cards_of(job)
@@ -88,7 +87,7 @@ def choose_mode(job: Workload, plan_of: PlanOf, cards: Mapping[str, Card] | None
 
 
 def leaves_shares_open(job: Workload) -> bool:
-    """Returns whether a job splits tokens over GPUs of several kinds, and leaves their shares to the planner."""
+    """Returns whether a job splits tokens over GPUs of several kinds, with the shares left to the planner."""
     asked = job.model.placement
     if asked.mode != TOKENS or asked.shares or not all(map(is_gpu, asked.device_names())):
         return False
@@ -96,8 +95,8 @@ def leaves_shares_open(job: Workload) -> bool:
 
 
 def share_tokens(job: Workload, plan_of: PlanOf, cards: Mapping[str, Card] | None = None) -> MemoryPlan | None:
-    """Returns the plan of a job that splits tokens, with the quickest shares that fit; where none fits, with those that
-    lack least. None where nothing is planned. Arguments as for `choose_mode`; raises what `plan_of` does."""
+    """Returns the plan of a job that splits tokens, with the fastest shares that fit; where none fit, those that lack
+    the least memory. None where nothing is planned. Arguments as for `choose_mode`; raises what `plan_of` does."""
     here, even = cards or _cards_of(job), plan_of(job)
     if even is None:
         return None
@@ -108,7 +107,7 @@ def share_tokens(job: Workload, plan_of: PlanOf, cards: Mapping[str, Card] | Non
 
 
 def _uneven(job: Workload, even: Way, cards: Mapping[str, Card], plan_of: PlanOf) -> list[Way]:
-    """Returns the way of a job whose cards take shares by speed and memory, where `even` is that of equal ones."""
+    """Returns the job with token shares by speed and memory, if these differ from the equal shares of `even`."""
     found = None if even.plan is None else shared_by_speed(job, even.plan, [*cards.values()], plan_of)
     return [] if found is None else [_way(job, "", cards, lambda _: found)]
 
@@ -119,8 +118,8 @@ def _cards_of(job: Workload) -> dict[str, Card]:
 
 
 def plan_on_cards(job: Workload, gibibytes: Sequence[float], mode: str) -> MemoryPlan:
-    """Returns the plan of a job on cards of the given GiB, which this machine need not have. Raises PlacementError for
-    token_shares of another number of cards.
+    """Returns the plan of a job on assumed cards of the given GiB. Raises PlacementError for token_shares of another
+    number of cards.
     """
     names = [str(planned_gpu(number)) for number in range(len(gibibytes))]
     cards = dict(zip(names, map(card_of_size, gibibytes), strict=True))
@@ -136,7 +135,7 @@ def plan_on_cards(job: Workload, gibibytes: Sequence[float], mode: str) -> Memor
         if asked.mode == _BLOCKS:
             placement, others = split_blocks(devices, layers, asked.split_at, gibibytes), ()
         room = FreeMemory(devices={name: free_memory_of_cards([sizes[name]]).devices[names[0]] for name in used})
-        here = _placed(one, replace(asked, devices="cpu"))  # of this machine none is meant
+        here = _placed(one, replace(asked, devices="cpu"))  # ignores the GPUs of this machine
         slowest = min((cards[name] for name in used), key=lambda card: card.bf16)
         return plan_memory(replace(here, placement=placement, others=others), room, slowest)
 
@@ -145,17 +144,18 @@ def plan_on_cards(job: Workload, gibibytes: Sequence[float], mode: str) -> Memor
     check_token_shares(replace(job.model.placement, mode=TOKENS if tokens else mode), len(names))
     ways = {AUTO: choose_mode, TOKENS: share_tokens}
     found = ways[mode](tried, plan_of, cards) if mode in ways else plan_of(tried)
-    assert found is not None, "every card has an end"
+    assert found is not None, "every card has a memory limit"
     return found
 
 
 def reason(placement: PlacementConfig) -> str:
-    """Returns the line of a plan on a mode that `auto` chose; "" for every other."""
+    """Returns the line of a plan on the mode that `auto` chose; "" for a mode that was set."""
     return f"Split Across GPUs, auto: {placement.chosen}" if placement.chosen else ""
 
 
 def _best_of(ways: Sequence[Way]) -> Way:
-    """Returns the quickest way that fits, of those about as quick the first; where none fits, the one lacking least."""
+    """Returns the first of the ways that fit and are about as fast as the fastest; where none fits, the way that lacks
+    the least memory."""
     fits = [way for way in ways if not way.why_not]
     if not fits:
         return min(ways, key=_lacking)
@@ -164,7 +164,7 @@ def _best_of(ways: Sequence[Way]) -> Way:
 
 
 def _reason(best: Way, others: Sequence[Way]) -> str:
-    """Returns one line on the choice: its time, and of every other mode its time or what is in its way."""
+    """Returns one line with the time of the chosen mode, and of every other mode the time or why it is not possible."""
     seen = {best.mode: best}
     for way in sorted(others, key=lambda way: (bool(way.why_not), way.seconds)):
         seen.setdefault(way.mode, way)
@@ -174,7 +174,7 @@ def _reason(best: Way, others: Sequence[Way]) -> str:
 
 
 def _lacking(way: Way) -> float:
-    """Returns the share by which the fullest place of a plan is too small."""
+    """Returns the largest ratio of needed to free memory among the places where a plan lacks memory."""
     assert way.plan is not None
     return max((needed / max(free, 1) for _, needed, free in way.plan.room.lacks(way.plan.estimate)), default=0.0)
 
@@ -185,7 +185,7 @@ def in_seconds(seconds: float) -> str:
 
 
 def _jobs(job: Workload, cards: Mapping[str, Card]) -> Iterator[tuple[Workload, str]]:
-    """Yields the job in each mode, the simplest first, and why the mode is out of the question, or ""."""
+    """Yields the job in each mode, the simplest first, with the reason why the mode is not possible, or ""."""
     asked, count, passes = job.model.placement, len(cards), job.train.gradient_accumulation_steps
     yield _placed(job, replace(asked, mode=_ONE, devices=max(cards, key=lambda name: cards[name].flops_per_s))), ""
     listed = ",".join(cards)
@@ -194,7 +194,7 @@ def _jobs(job: Workload, cards: Mapping[str, Card]) -> Iterator[tuple[Workload, 
     yield _placed(job, replace(asked, mode=TOKENS, devices=listed)), ""
     copies = _placed(job, replace(asked, mode=PER_GPU, devices=listed))
     if job.longer_share:
-        why_not = "needs a LoRA without dropout" if job.lora.draws else ""  # with it they take turns
+        why_not = "needs a LoRA without dropout" if job.lora.draws else ""  # with dropout, experts take turns
         yield _placed(job, replace(asked, mode=EXPERT_PER_GPU, devices=",".join([*cards][:2]))), why_not
     train = replace(job.train, gradient_accumulation_steps=max(passes // count, 1))
     why_not = f"needs a gradient_accumulation_steps that {count} divides" if passes % count else ""
@@ -202,7 +202,7 @@ def _jobs(job: Workload, cards: Mapping[str, Card]) -> Iterator[tuple[Workload, 
 
 
 def _by_speed(job: Workload, cards: Mapping[str, Card]) -> list[str]:
-    """Returns the numbers of the blocks where later cards begin, by speed; none where cards are alike."""
+    """Returns `split_at` with blocks in proportion to speed, in a list; an empty list for equally fast cards."""
     speeds, layers = [card.flops_per_s for card in cards.values()], job.file.variant.shape.num_layers
     if len({*speeds}) == 1:
         return []
@@ -219,7 +219,7 @@ def _way(job: Workload, why_not: str, cards: Mapping[str, Card], plan_of: PlanOf
     if why_not:
         return Way(mode, why_not=why_not)
     tried, slower = job, ""
-    if mode == EXPERT_PER_GPU:  # as one expert on the slower card, and as much of host memory again
+    if mode == EXPERT_PER_GPU:  # planned as one expert on the slower card, with twice the host memory
         slower = min(job.model.placement.devices.split(","), key=lambda name: cards[name].flops_per_s)
         tried = _placed(job, replace(job.model.placement, mode=_ONE, devices=slower))
     try:
@@ -227,12 +227,12 @@ def _way(job: Workload, why_not: str, cards: Mapping[str, Card], plan_of: PlanOf
         if plan is None:
             return Way(mode, why_not="is not planned")
         seconds = _seconds(plan, cards)
-    except WanTrainerError as error:  # such as that of split tokens with clips of few tokens
+    except WanTrainerError as error:  # for example clips with too few tokens to split
         return Way(mode, why_not=f"is refused ({str(error).rstrip('.')})")
     needs = plan.estimate
     if mode == EXPERT_PER_GPU:
         seconds *= job.longer_share
-        planned = plan.job.model.placement  # on paper its devices are none of this machine
+        planned = plan.job.model.placement  # assumed cards have device names of their own
         listed = job.model.placement.devices if planned.devices == slower else planned.devices
         plan = replace(plan, job=_placed(plan.job, replace(planned, mode=mode, devices=listed)))
         needs = replace(needs, host=2 * needs.host)
@@ -243,7 +243,7 @@ def _way(job: Workload, why_not: str, cards: Mapping[str, Card], plan_of: PlanOf
 
 
 def _seconds(plan: MemoryPlan, cards: Mapping[str, Card]) -> float:
-    """Returns the seconds of a step of a plan. Cards that train copies wait for the slowest."""
+    """Returns the seconds of a step of a plan. Cards with a copy each wait for the slowest card."""
     job, shape, mode = plan.job, plan.job.shape(), plan.job.model.placement.mode
     names = [*(cards if mode == PER_GPU else plan.estimate.devices)]
 

@@ -1,8 +1,8 @@
-"""Sentences of a plan besides memory and time: on its cards, its token routes, and measures it does not need."""
+"""Notes of a plan besides memory and time: on cards, token routes, and 8-bit weights that are not needed."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from ..footprint import weights_once_loaded
@@ -21,34 +21,34 @@ from .workload import Workload
 
 _BARS = "▁▂▃▄▅▆▇█"
 _MANY_TOKENS = 30_000
-"""of a clip: at 29,200 attention takes as much of a 14B layer's forward pass as all of its linears; 832x480x81 has
-32,760"""
+"""tokens of a clip from which token routes are advised: at 29,200 tokens, attention has as many FLOP as all linears in
+the forward pass of a 14B layer; 832x480x81 has 32,760"""
 _WORTH_A_ROUTE = 0.05
 """share of a step's time that a token route must save to be advised, because a LoRA learns less with it"""
 _TRIED_MICRO_BATCHES = 4
 _WORTH_INTERLEAVING = 0.05
-"""further gain from which interleaving is advised, as a multiple of the speed of cards that compute in turn"""
+"""least further gain of interleaving, in the unit of `SplitStep.gain`, from which it is advised"""
 _TRIED_ROUTE = "0.25: 2..-2"
-"""of the routes in docs/measured/token_routes.md the one that cost least"""
+"""route with the least loss of learning in docs/measured/token_routes.md"""
 
 
 @dataclass(frozen=True)
 class Routed:
-    """The token routes of a job: the tokens that each layer sees, and the arithmetic and time saved."""
+    """The token routes of a job: tokens of each layer, and the arithmetic and time that they save."""
 
     kept: tuple[float, ...]
-    """share of the tokens that each layer sees"""
+    """for each layer, the share of the tokens that it computes"""
     flops_saved: float
-    """share of a step's arithmetic, with recomputation"""
+    """saved share of a step's FLOP, with recomputation"""
     time_saved: float | None
-    """share of its predicted time; None where the card is not known"""
+    """saved share of a step's predicted time; None for an unknown card"""
 
     def drawn(self) -> str:
-        """Returns a bar for each layer, as high as the share of the tokens that it sees."""
+        """Returns a bar for each layer, with `kept` as its height."""
         return "".join(_BARS[round(share * (len(_BARS) - 1))] for share in self.kept)
 
     def sentence(self, tokens: int) -> str:
-        """Returns the layers with their share of `tokens`, and what a step saves."""
+        """Returns the layers with their share of `tokens`, and the savings of a step."""
         parts: list[str] = []
         first = 0
         for share, same in groupby(self.kept):
@@ -64,7 +64,7 @@ class Routed:
 
 
 def routed_of(plan: MemoryPlan, card: Card | None) -> Routed | None:
-    """Returns the token routes of a plan, with the time they save on `card`; None where no token passes by a layer."""
+    """Returns the token routes of a plan, with the time they save on `card`; None where no token skips a layer."""
     if not plan.job.train.routes:
         return None
     job, shape = plan.job, plan.job.shape()
@@ -85,8 +85,10 @@ def routed_of(plan: MemoryPlan, card: Card | None) -> Routed | None:
 
 
 def notes_of(plan: MemoryPlan, routed: Routed | None, card: Card | None = None) -> list[str]:
-    """Returns sentences on the mode that was chosen for it, what its cards lack, what a plan does not know, cards that
-    work at once, its token routes, and needless 8 bits. `card`: the first one, where it is known."""
+    """Returns notes on mode, cards, previews, optimizer, split blocks, context, token routes and 8-bit weights.
+
+    `card`: the first card, if it is known.
+    """
     job, compute = plan.job, plan.job.file.compute_dtype
     said = [reason(job.model.placement), *remarks_on_cards(job.model, compute), *notes_on_cards(job.model, compute)]
     if job.model.placement.mode == EXPERT_PER_GPU:
@@ -112,7 +114,8 @@ def notes_of(plan: MemoryPlan, routed: Routed | None, card: Card | None = None) 
 
 
 def at_once(plan: MemoryPlan, card: Card) -> str:
-    """Returns what a split gains from cards that work at once on several micro-batches; "" where it is none."""
+    """Returns a sentence on the speed of split blocks whose cards work at once on several micro-batches; "" for plans
+    without split blocks."""
     shape = plan.job.shape()
     ids = shape.placement.devices
     if len(ids) < 2:
@@ -155,7 +158,7 @@ def _routes_advice(routed: Routed, tokens: int) -> str:
 
 
 def routes_offered(job: Workload) -> str:
-    """Returns the advice to try token routes, for clips long enough that they pay; "" otherwise."""
+    """Returns the advice to try token routes, for clips with many tokens; "" otherwise."""
     if job.train.routes or job.step.tokens < _MANY_TOKENS:
         return ""
     plain = job.shape()
@@ -169,19 +172,14 @@ def routes_offered(job: Workload) -> str:
 
 
 def quantized_for_nothing(plan: MemoryPlan) -> bool:
-    """Returns whether a job that quantizes its weights fits as it is too, with nothing in host memory."""
+    """Returns whether a job that quantizes its weights would also fit without that, with nothing offloaded."""
     job = plan.job
     if job.model.quantize is None or job.file.quantization != "none" or not plan.room.devices:
         return False
     plain = replace(job, model=job.model.with_quantize(None))
     if weights_once_loaded(plain.model, plain.file) > sum(plan.room.devices.values()):
         return False
-    if plan.gain:  # what left-over memory is used for is none of its needs
+    if plan.gain:  # measures that only use left-over memory are not needed to fit
         train = replace(plain.train, checkpointing_policy="full", checkpointing_names_offloaded=(), unchecked_blocks=0)
         plain = replace(plain, train=train)
     return not plan.room.lacks(plain.estimate(plain.shape(), MemoryMeasures()))
-
-
-def routes_data(routed: Routed | None) -> dict[str, object] | None:
-    """Returns them as JSON data."""
-    return None if routed is None else asdict(routed)

@@ -1,6 +1,6 @@
 """Plans the memory of a job before anything is encoded or loaded: the measures it takes, and whether it fits.
 
-Nothing is read but headers. What does not fit is refused in one sentence that says what would.
+Only headers of files are read. The refusal of a job that does not fit names the nearest job that does.
 """
 
 from __future__ import annotations
@@ -25,22 +25,20 @@ from .step_time import LINK, exchanged_bytes, step_seconds, step_tflops, step_wo
 from .workload import Workload, size_words
 
 _RANKS, _SMALLER = (16, 8, 4), (1.0, 0.75, 0.5)
-"""of width and height, tried from the largest on where not even one frame fits"""
-
-
+"""ranks, and scales of width and height, that are tried from the largest on where not even one frame fits"""
 _WORTH_SAYING = 0.01
-"""of a step's time"""
+"""least share of a step's time that is reported as saved"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryPlan:
-    """The memory a job takes, with the measures that were chosen for it, and the free memory."""
+    """The predicted memory of a job, with the measures chosen for it, and the free memory."""
 
     job: Workload
     room: FreeMemory
     estimate: MemoryEstimate
     gain: float = 0.0
-    """the share of a step's predicted time that memory left over saves"""
+    """share of a step's predicted time saved by using left-over memory (`faster.py`)"""
 
     @property
     def fits(self) -> bool:
@@ -52,7 +50,7 @@ class MemoryPlan:
 
     @property
     def policy(self) -> str:
-        """The checkpointing policy by its name; none where checkpointing is off."""
+        """The name of the checkpointing policy; "none" where checkpointing is off."""
         train = self.job.train
         if not train.gradient_checkpointing:
             return "none"
@@ -61,9 +59,9 @@ class MemoryPlan:
         return "full" if train.checkpointing_policy == "auto" else train.checkpointing_policy
 
     def ratios_followed(self) -> dict[str, dict[str, float]]:
-        """Returns, for each device, the ratio of each phase that runs on this machine have changed the plan by.
+        """Returns by device and phase the ratios of earlier runs that the plan is corrected by.
 
-        The time of a step follows none on a card that was measured itself.
+        On a card with measured constants, step time is not corrected.
         """
         job, runs = self.job, self.job.measured_ratios
         if not runs.ratios:
@@ -77,21 +75,19 @@ class MemoryPlan:
 
     @property
     def card(self) -> Card | None:
-        """The first card of the job, as far as it is known."""
+        """The first card of the job; None for an unknown one."""
         return card_of(torch.device(next(iter(self.estimate.devices))), self.job)
 
     def cards(self, card: Card) -> Card | list[Card]:
-        """Returns the card of each device of a split where all are here and known, and the first is `card`; else
-        `card`."""
+        """Returns the card of each device of a split, where this machine has all of them, they are known and the first
+        is `card`; else `card`."""
         here = {*gpu_names()}
         found = [card_of(torch.device(name), self.job) if name in here else None for name in self.estimate.devices]
         known = [one for one in found if one is not None]
         return known if len(known) == len(found) > 1 and known[0] == card else card
 
     def seconds(self, card: Card) -> float:
-        """Returns the seconds of an optimizer step on `card`, corrected by earlier runs on this machine where nobody
-        measured the card itself.
-        """
+        """Returns the seconds of an optimizer step on `card`; without measured constants, corrected by earlier runs."""
         job, micro_batches = self.job, self.job.train.gradient_accumulation_steps
         cards = self.cards(card)
         seconds = step_seconds(
@@ -102,16 +98,16 @@ class MemoryPlan:
         return seconds * (job.ratio(next(iter(self.estimate.devices)), SECONDS) or 1.0)
 
     def work(self) -> CardCost:
-        """Returns the work of an optimizer step."""
+        """Returns the work of an optimizer step, all cards together."""
         job = self.job
         return step_work(job.shape(), job.step, self.estimate, job.train.gradient_accumulation_steps)
 
     def measured(self) -> Measured:
-        """Returns what compares a run with this plan. Never on the CPU: a plan counts other things there."""
+        """Returns the comparison of a run with this plan; the CPU is left out, where a plan counts other things."""
         job, first = self.job, next(iter(self.estimate.devices))
         card = self.card or unknown_card(first)
         by_runs = torch.device(first).type != "cpu" and card.own is None
-        # Of a split the cards work at once on several micro-batches, which changes what a step reaches.
+        # The cards of a split work at once on several micro-batches, which changes the TFLOP/s of a step.
         count = job.train.gradient_accumulation_steps if len(self.estimate.devices) > 1 else 1
         of_step, cards = (job.shape(), job.step, self.estimate), self.cards(card)
         tflops = step_tflops(*of_step, cards, micro_batches=count, target_share=job.target_share) if by_runs else None
@@ -124,7 +120,7 @@ class MemoryPlan:
         )
 
     def remark(self) -> str:
-        """Returns what a user should know of the measures; "" where none is taken."""
+        """Returns a sentence on offloading and block swap; "" without them."""
         taken: list[str] = []
         if self.measures.offload_inputs:
             taken.append("the inputs that activation checkpointing keeps are offloaded to host memory")
@@ -135,7 +131,7 @@ class MemoryPlan:
 
     @property
     def exchange(self) -> str:
-        """One line on what cards that share out tokens send each other; "" for one card."""
+        """One line on the bytes that cards exchange where they split tokens; "" for one card."""
         shape = self.job.shape()
         if shape.cards == 1:
             return ""
@@ -165,7 +161,7 @@ class MemoryPlan:
         return f"Tokens and heads: {', '.join(parts)}."
 
     def faster(self) -> str:
-        """Returns one line on what left-over memory is used for, and what it saves; "" where it is for nothing."""
+        """Returns one line on the use of left-over memory and the time that it saves; "" where it saves none."""
         train, chunk, taken = self.job.train, self.measures.chunk_tokens, list[str]()
         if self.gain < _WORTH_SAYING:
             return ""
@@ -178,12 +174,12 @@ class MemoryPlan:
         return f"The plan keeps {', '.join(taken)}: {100 * self.gain:.0f} % faster." if taken else ""
 
     def check(self) -> None:
-        """Raises OutOfMemory where the job does not fit: needed, free, and the nearest size that does."""
+        """Raises OutOfMemory where the job does not fit, with needed and free memory and the nearest size that fits."""
         if self.job.train.memory != "manual" and not self.fits:
             raise OutOfMemory(self.verdict())
 
     def verdict(self) -> str:
-        """Returns whether it fits in one sentence; where it does not, with what is needed, free, and would fit."""
+        """Returns whether the job fits, in a sentence; if not, with needed and free memory, and what would fit."""
         if self.fits:
             return "It fits."
         place, needed, free = self.room.lacks(self.estimate)[0]
@@ -221,9 +217,10 @@ class MemoryPlan:
 
 
 def plan_memory(job: Workload, room: FreeMemory, card: Card | None = None) -> MemoryPlan:
-    """Returns the plan of a job whose devices have `room`; nothing is refused yet (`MemoryPlan.check`).
+    """Returns the plan of a job for devices with `room` bytes free. A job that does not fit is not refused here, but by
+    `MemoryPlan.check`.
 
-    Of the measures with which it fits, those of the shortest predicted step on `card`; None: on that of this machine.
+    Of the measures that fit, the plan has those of the shortest predicted step on `card` (None: this machine's).
     """
     plan = MemoryPlan(job=job, room=room, estimate=fewest_measures(job, job.shape(), room))
     if not plan.fits or job.train.memory == "manual":
@@ -232,28 +229,25 @@ def plan_memory(job: Workload, room: FreeMemory, card: Card | None = None) -> Me
     return MemoryPlan(job=job, room=room, estimate=estimate, gain=gain)
 
 
-def rest_alike(measures: Iterable[MemoryMeasures]) -> bool:
-    """Returns whether all of these offload the same blocks, so that host memory can hold their weights once.
+def offload_alike(measures: Iterable[MemoryMeasures]) -> bool:
+    """Returns whether all of these offload the same blocks, so that processes can share their weights in host memory.
 
-    Of 14 and 20 blocks out of 40 only some are the same, so that even the larger number would be too few to count.
+    Swapped blocks are spread over the model, so that 14 and 20 of 40 blocks have only some in common.
     """
     return len({one.blocks_to_swap for one in measures}) == 1
 
 
 def without_a_plan(train: TrainConfig) -> TrainConfig:
-    """Returns the settings of a job that nothing limits: what `auto` leaves open is what is fastest."""
+    """Returns the settings of a job on devices without a memory limit: the fastest choice for `auto`."""
     return replace(train, checkpointing_policy="attn_output") if may_keep_attention(train) else train
 
 
 def nearest_that_fits(job: Workload, room: FreeMemory) -> Workload | None:
-    """Returns the job with as many frames as fit; with a smaller picture or rank where not even one frame does.
-
-    None where nothing does.
-    """
+    """Returns the job with as many frames as fit; with a smaller frame size or rank where no frame fits; else None."""
     ranks = (job.lora.rank, *(rank for rank in _RANKS if rank < job.lora.rank))
     least = replace(job, lora=replace(job.lora, rank=ranks[-1]), step=_scaled(job.step, _SMALLER[-1]), preview=None)
     if not _fits_with(1, least, least.shape(), room):
-        return None  # asked first, because the way there is long
+        return None  # checked first, because the search below is slow
     for rank in ranks:
         ranked = replace(job, lora=replace(job.lora, rank=rank))
         shape = ranked.shape()
@@ -272,12 +266,12 @@ def _scaled(step: StepShape, factor: float) -> StepShape:
 
 
 def _most_frames(job: Workload, shape: JobShape, room: FreeMemory) -> int:
-    """Returns the most latent frames, at most those of the job, with which it fits; 0 where one does not."""
+    """Returns the largest number of latent frames, up to the job's, that fits; 0 where none fits."""
     return largest(job.step.latent_frames, lambda frames: _fits_with(frames, job, shape, room))
 
 
 def _largest_batch(job: Workload, room: FreeMemory) -> int:
-    """Returns the most clips in a forward pass, fewer than those of the job, with which it fits; 0 where none do."""
+    """Returns the largest batch size below the job's that fits; 0 where none fits."""
     shape, frames = job.shape(), job.step.latent_frames
 
     def fits(count: int) -> bool:
@@ -287,7 +281,7 @@ def _largest_batch(job: Workload, room: FreeMemory) -> int:
 
 
 def _fits_with(frames: int, job: Workload, shape: JobShape, room: FreeMemory) -> bool:
-    """Returns whether this number of latent frames fits with the strongest measures allowed."""
+    """Returns whether this number of latent frames fits under the strongest measures that the settings allow."""
     least = job.file.variant.latent_frames(1)
     tried = replace(job, step=replace(job.step, latent_frames=max(frames, least)))
     return not room.lacks(tried.estimate(shape, strongest_measures(job, shape)))

@@ -23,9 +23,9 @@ from .workload import Workload
 _CLIPS = ((1.0, 49), (1.0, 33), (0.75, 33), (0.6, 33))
 """scale of width and height, and frames, from the largest clips on"""
 _PIXELS = {8: 832 * 480, 16: 1280 * 704}
-"""of a frame at scale 1, by the spatial stride of the VAE: what such models are made for"""
+"""spatial stride of the VAE -> pixels of a frame at scale 1, a size that such models are made for"""
 _SMALLEST = 0.9
-"""share of the GiB that a preset names which a card has at least: one of 16 GB is sold with 14.7 to 16 GiB"""
+"""least memory of a card as a share of the preset's GiB: cards of 16 GB are sold with 14.7 to 16 GiB"""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Preset:
     steps: int
     """optimizer steps of each trained model"""
     hours: float
-    """longest predicted run for which larger clips are taken"""
+    """longest predicted run; smaller clips are chosen to keep it"""
     most_frames: int
 
 
@@ -44,15 +44,16 @@ _LOOKS = {"quick look": (400, 1.5, 33), "good": (1500, 16.0, 49)}
 PRESETS = {
     f"{gib} GB, {look}": Preset(gib, *values) for gib in (8, 12, 16, 24, 32, 48, 80) for look, values in _LOOKS.items()
 }
-"""by the name that people choose; a further setting of presets becomes a field of `Preset`"""
+"""presets by their names in the widget"""
 
 
 def plan_preset(
     name: str, job: Workload, host_freed: int = 0, cards: Sequence[float] = (), mode: str = ""
 ) -> MemoryPlan:
-    """Returns the plan of a preset on this machine, of which `host_freed` bytes of host memory become free, or on
-    `cards` of these GiB in `mode`. Raises ConfigError for an unknown name, without a GPU and for smaller cards,
-    OutOfMemory where the preset's smallest clips do not fit.
+    """Returns the plan of a preset on this machine, or on `cards` of these GiB in `mode`.
+
+    `host_freed`: bytes of host memory of this machine that are freed before the job starts. Raises ConfigError for an
+    unknown name, without a GPU and for smaller cards, OutOfMemory where the preset's smallest clips do not fit.
     """
     if (preset := PRESETS.get(name)) is None:
         hint = nearest(name, [*PRESETS])
@@ -79,9 +80,9 @@ def fit_preset(
 ) -> MemoryPlan | None:
     """Returns the plan of `job` with the preset's steps and its largest clips that fit and train within its hours.
 
-    Where none is quick enough: that of the smallest clips that fit. None where `plan_of` plans nothing, as on a CPU.
-    `card`: whose time counts; None: that of this machine.
-    Clips keep the aspect ratio of the job's, and stills stay stills. Raises OutOfMemory where the smallest do not fit.
+    Where no clips are fast enough, the plan is that of the smallest clips that fit. None where `plan_of` plans nothing
+    (CPU). `card`: predicts the time; None: the card of this machine. Clips keep the aspect ratio of the job's, and
+    stills remain stills. Raises OutOfMemory where the smallest clips do not fit.
     """
     steps = preset.steps * (2 if job.longer_share else 1)
     train, found, plan = replace(job.train, steps=steps, blocks_to_swap=-1), None, None
@@ -103,22 +104,20 @@ def fit_preset(
 
 
 def preset_data(plan: MemoryPlan, card: Card | None) -> dict[str, Any]:
-    """Returns what a preset fills as JSON data: `settings`, the predicted `seconds` of the run, and the name of `card`,
-    that of the plan.
-    """
+    """Returns a preset as JSON data: `settings` by widget name, predicted `seconds` of the run, name of the `card`."""
     seconds = None if card is None else run_seconds(plan.seconds(card), plan.job.train)
     return {"settings": preset_settings(plan), "seconds": seconds, "card": card and card.name}
 
 
 def run_seconds(step: float | None, train: TrainConfig) -> int | None:
-    """Returns the seconds of a run of such steps; None where the steps of an epoch are not known."""
+    """Returns the seconds of a run with steps of `step` seconds; None where the steps of an epoch are not known."""
     if step is None or train.max_train_epochs:
         return None
     return round(min(step * train.steps, 3600 * train.max_train_hours or math.inf))
 
 
 def preset_settings(plan: MemoryPlan) -> dict[str, int]:
-    """Returns the values of a preset's plan by the names of their widgets."""
+    """Returns the settings of a preset's plan by widget name."""
     job, space = plan.job, plan.job.file.variant.latents
     return {
         "width": job.step.latent_width * space.spatial_stride,
@@ -130,7 +129,7 @@ def preset_settings(plan: MemoryPlan) -> dict[str, int]:
 
 
 def _steps_of(preset: Preset, job: Workload) -> Iterator[StepShape]:
-    """Yields the micro-batches of a preset, from its largest clips on."""
+    """Yields the micro-batch of each clip size of a preset, the largest first."""
     for scale, frames in _CLIPS:
         if frames <= preset.most_frames:
             variant = job.file.variant

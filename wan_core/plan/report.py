@@ -1,10 +1,10 @@
-"""The report of a plan, as JSON and as text: memory of devices and computer, disk, time, and whether it fits."""
+"""The report of a plan, as JSON and as text: device and host memory, disk, time, and whether it fits."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from .cards_of_step import cards_of_step
 from .here import counting_partner, in_fullest_process
 from .measured_ratios import SECONDS, MeasuredRatios, measured_ratios_of
 from .modes import plan_on_cards
-from .notes import notes_of, routed_of, routes_data, routes_offered
+from .notes import notes_of, routed_of, routes_offered
 from .planning import MemoryPlan, plan_memory
 from .presets import plan_preset, preset_data
 from .workload import Workload, size_words, workload_of_run
@@ -43,13 +43,13 @@ from .world import world_report
 
 _GIB = 1 << 30
 _WORDS = {SECONDS: "time of a step"}
-"""what phases are called in a sentence, where that is not their name"""
+"""phase -> its name in sentences, where that differs"""
 
 
 def report_of(plan: MemoryPlan, card: Card | None = None) -> dict[str, Any]:
-    """Returns a plan as JSON data, version first; bytes, seconds of an optimizer step where the card is known.
+    """Returns a plan as JSON data: memory in bytes, and for a known card the seconds of an optimizer step.
 
-    `card`: in place of that of this machine.
+    `card`: instead of the card of this machine.
     """
     job, estimate, card = plan.job, plan.estimate, card or plan.card
     routed, of_step = routed_of(plan, card), cards_of_step(plan, card)
@@ -77,14 +77,14 @@ def report_of(plan: MemoryPlan, card: Card | None = None) -> dict[str, Any]:
         "faster": plan.faster(),
         "exchange": plan.exchange,
         "own_runs": plan.ratios_followed(),
-        "routes": routes_data(routed),
+        "routes": None if routed is None else asdict(routed),
         "notes": [*notes_of(plan, routed, card), *_own_measurement(card)],
         "fits": plan.fits,
     }
 
 
 def plan_sentences(plan: MemoryPlan) -> str:
-    """Returns a plan as lines of text for people: what each device takes in each phase, measures, time, verdict."""
+    """Returns a plan as lines of text: memory of each device by phase, measures, time, verdict."""
     job, estimate, card = plan.job, plan.estimate, plan.card
     lines = [f"{job.file.variant.name}, {size_words(job.file.variant, job.step)}, {job.lora.describe()}"]
     for name, memory in estimate.devices.items():
@@ -117,7 +117,7 @@ def plan_sentences(plan: MemoryPlan) -> str:
 
 
 def _own_measurement(card: Card | None) -> list[str]:
-    """Returns the line on a time that follows the user's own measurement; none for other cards."""
+    """Returns the line that the time is based on the user's own measurement; none for other cards."""
     return [] if card is None or card.own is None else [f"Time of a step: by your own measurement of {card.own.date}."]
 
 
@@ -127,12 +127,10 @@ def plan_run(run: OpenRun) -> MemoryPlan:
 
 
 def report_run(directory: Path, roots: Roots) -> dict[str, Any]:
-    """Returns the report of `wan_core plan RUN`: what `report_of` holds, the run's name, what its saves take, and
-    the verdict in a sentence.
+    """Returns the report of `wan_core plan RUN`: `report_of`, the run's name, bytes of its saves, and the verdict.
 
-    Of both experts of a pair the larger one counts on the devices, since they take turns there; one that only renders
-    counts in previews. `resting_bytes` are the weights of the other one: they are offloaded meanwhile where host memory
-    holds them too, or are read again.
+    Experts of a pair take turns on the devices, so the larger one counts; a partner counts in previews. `resting_bytes`
+    are the weights of the other expert, which is offloaded where host memory has room, else read again.
     """
     config = read_run(directory)
     runs = open_experts(directory, roots, config)
@@ -167,20 +165,20 @@ def report_settings(
     clips: int = 0,
     preset: str = "",
 ) -> dict[str, Any]:
-    """Returns the report of a job that never ran: of clips of `size` (WIDTHxHEIGHTxFRAMES).
+    """Returns the report of a job without a run, for clips of `size` (WIDTHxHEIGHTxFRAMES).
 
-    `cards`: GiB of each card it is planned for; none: those of this machine, by what runs took on them, where `roots`
-    name the folder of runs. `mode`: how several of `cards` share the job. `world`: a mesh of this many ranks with cards
-    as the first is planned too, for `clips` a step (0: one each). `preset`: its name; clips keep the aspect ratio of
-    `size`, and the report has the preset's `settings` by the names of widgets and the `seconds` of the run.
+    `cards`: GiB of each card to plan for; none: the cards of this machine, corrected by ratios of earlier runs where
+    `roots` name the folder of runs. `mode`: how several cards share the job. `world`: also plan a mesh of this many
+    ranks with the first card, for `clips` a step (0: one for each rank). `preset`: name of a preset, whose clips keep
+    the aspect ratio of `size`; the report then has its `settings` by widget name, and the `seconds` of the run.
     """
     file = inspect_model(model, roots)
     if not cards:
         model = resolved(model, (file,))
     else:
         if file.compute_dtype == torch.float32 and model.base_precision == "as in file":
-            model = replace(model, base_precision="bf16")  # as `load.resolved` has it where there is a GPU
-        model = model.with_placement(PlacementConfig(devices="cpu"))  # of this machine none is meant
+            model = replace(model, base_precision="bf16")  # as `load.resolved` does on a machine with a GPU
+        model = model.with_placement(PlacementConfig(devices="cpu"))  # ignores the GPUs of this machine
     file = inspect_model(model, roots)
     step = _step_of(size, train.batch_size, file.variant)
     job = Workload(
@@ -221,7 +219,7 @@ def _save_bytes(job: Workload) -> int:
 
 
 def _beyond_total(report: dict[str, Any]) -> list[str]:
-    """Adds the total memory of each device of this machine to `report`; returns a sentence for each that needs more."""
+    """Adds the total memory of each device to `report`; returns a sentence for each device that is too small."""
     said: list[str] = []
     for name, needs in report["devices"].items():
         needed, total = needs["peak_bytes"], total_bytes(torch.device(name))

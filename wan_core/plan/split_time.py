@@ -1,7 +1,7 @@
 """The time of a step over the cards of a split model, by the event model of `wan_core/parallel/timeline.py`.
 
-A stage costs what its blocks cost, block by block as a trace counts them; embedding, head and loss are what a model
-costs besides its blocks, a half for the first and a half for the last stage. VACE's second stream belongs to the first.
+The cost of a stage is the sum over its blocks, from traces. Embedding, head and loss are the cost of a model minus its
+blocks; one half belongs to the first stage, and one half to the last. VACE's second stream belongs to the first stage.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from ..placement import JobShape, MemoryEstimate, Recomputing, StepShape, Traffi
 from .cards import Card, CardCost
 
 COPIES = 25e9
-"""bytes/s between page-locked host memory and a card in a PCIe 4 slot of 16 lanes, each way"""
+"""bytes/s between pinned host memory and a card in a PCIe 4 slot of 16 lanes, each way"""
 PAGEABLE_COPIES = 8e9
-"""the same of memory that the system does not page-lock; the card waits meanwhile"""
+"""bytes/s between host memory that is not pinned and a card, which waits meanwhile"""
 
 
 @dataclass(frozen=True)
 class SplitStep:
-    """The cost of each stage of a step, and the card that each stage lies on."""
+    """The cost of each stage of a step, and the card of each stage."""
 
     costs: tuple[StageCost, ...]
     homes: tuple[int, ...]
@@ -34,13 +34,13 @@ class SplitStep:
         return pipelined(self.homes, self.micro_batches)
 
     def timeline(self, *, at_once: bool = True) -> Timeline:
-        """Returns when each card works. Links are those of cards without peer access."""
+        """Returns the timeline of each card, with links without peer access."""
         schedule = self.schedule if at_once else in_turn(self.homes, self.micro_batches)
         return replay(schedule, self.costs, bytes_per_s=STAGED_BYTES_PER_S)
 
     @property
     def gain(self) -> float:
-        """How many times as fast the step is as with one card after the other."""
+        """Time of the step with one card after the other, divided by its time."""
         before = serial_seconds(self.costs, self.micro_batches, self.homes, STAGED_BYTES_PER_S)
         return before / self.timeline().seconds
 
@@ -53,8 +53,8 @@ def split_step(
     micro_batches: int,
     pageable: float = 0.0,
 ) -> SplitStep:
-    """Returns the costs of a step; `cards`: of each device of the placement, in its order. `pageable`: the share of
-    offloaded bytes that the system does not page-lock."""
+    """Returns the costs of a step. `cards`: of each device, in the order of the placement. `pageable`: share of the
+    offloaded bytes that are not pinned."""
     stages, counts, first = stages_of(job.placement), _Counts(job, step, estimate), 0
     costs: list[StageCost] = []
     for stage in stages:
@@ -65,7 +65,7 @@ def split_step(
 
 @dataclass(frozen=True)
 class _Passes:
-    """The work of a part of the model for one micro-batch."""
+    """The work of a part of the model on one micro-batch."""
 
     forward: CardCost
     backward: CardCost
@@ -77,12 +77,12 @@ class _Passes:
         return _Passes(self.forward.times(0.5), self.backward.times(0.5))
 
     def of_some(self, share: float) -> _Passes:
-        """Returns the same for a share of the tokens."""
+        """Returns the work for a share of the tokens."""
         return _Passes(self.forward.of_some(share), self.backward.of_some(share))
 
 
 class _Counts:
-    """The work of the parts of a model."""
+    """The work of each block of a model, and of its ends (embedding, head and loss)."""
 
     def __init__(self, job: JobShape, step: StepShape, estimate: MemoryEstimate) -> None:
         self.job, self.step, self.estimate = job, step, estimate
@@ -120,7 +120,7 @@ class _Counts:
 
 
 def work_of(part: Traffic) -> CardCost:
-    """Returns what is counted of a pass as the work of a card."""
+    """Returns the traffic of a pass as the work of a card."""
     products, attention = part.flop["products"], part.flop["attention"]
     return CardCost(products + attention, part.bytes_beside, part.kernels.total(), part.moved.total(), attention)
 
@@ -148,9 +148,9 @@ def _cost(stage: Stage, layers: range, counts: _Counts, card: Card, pageable: fl
 
 
 def seconds_together(works: Sequence[CardCost], cards: Sequence[Card]) -> float:
-    """Returns the seconds of a pass in which each card has a part of the tokens, `works` of each.
+    """Returns the seconds of a pass in which each card computes a part of the tokens, with its work in `works`.
 
-    In every layer all wait for the slowest before attention, and behind it.
+    In every layer, all cards wait for the slowest one before and after attention.
     """
     own = [work.seconds(card) for work, card in zip(works, cards, strict=True)]
     if len(own) == 1:

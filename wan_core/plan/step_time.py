@@ -1,4 +1,4 @@
-"""The time of an optimizer step, from what is counted of it: FLOP, bytes, kernels, and copies from host memory.
+"""The time of an optimizer step, from its FLOP, bytes, kernels, and copies from host memory.
 
     card    = max(FLOP / flops_per_s + bytes / bytes_per_s + kernels * kernel_s, kernels * host_s)
               + bytes to other cards / LINK
@@ -6,14 +6,15 @@
     backward = max(card of backward, copies of both)
     step     = micro-batches * (forward + backward) + optimizer
 
-Kernels of one card run one after the other, so their times are summed: arithmetic is that of products and attention,
-bytes are those of all other kernels (`placement/counting.py`), and each kernel adds what it costs to start. Copies run
-on streams of their own and count where they take longer than the card. Assumptions: the three constants of a card
-and that of its host (`cards.py`); `COPIES` for every machine; each FLOP, byte and kernel as fast as the mean of its
-kind; the host runs ahead of the card throughout a pass, or the card waits for it throughout; cards that share out the
-tokens of a clip wait for what they send each other, in both directions at once, and around attention for the slowest;
-layers with fewer tokens (TREAD) take their share of a complete one. The cards of a split model are another sum
-(`split_time.py`). Host memory beyond what the system page-locks is copied while the card waits.
+Kernels of one card run one after the other, so their times are summed: FLOP of matrix products and attention, bytes of
+all other kernels (`placement/counting.py`), and the start of each kernel. Copies run on streams of their own and count
+where they take longer than the card; a card waits for copies of host memory that is not pinned.
+
+Assumptions: the constants of a card and of its host (`cards.py`); `COPIES` for every machine; every FLOP, byte and
+kernel takes the mean time of its kind; in a pass, either the host is always ahead of the card, or the card always waits
+for it. Cards that split the tokens of a clip wait for their exchange, in both directions at once, and around attention
+for the slowest card. A layer with fewer tokens (TREAD) takes that share of a full layer's time. A model split over
+cards has its own sum (`split_time.py`).
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ from .cards import Card, CardCost
 from .split_time import COPIES, PAGEABLE_COPIES, seconds_together, split_step, work_of
 
 LINK = 10e9
-"""bytes/s between two cards, each way: of GeForce cards, whose copies go through host memory; 25e9 with peer access"""
+"""bytes/s between two GeForce cards, each way; their copies go through host memory (25e9 with peer access)"""
 _OPTIMIZER_BYTES = 36
-"""per adapter value: weights, gradients and two moments are read, weights and moments written, and the gradients read
-once more for their norm and written for clipping"""
+"""bytes for each adapter value: read weight, gradient and two moments; write weight and moments; read the gradient
+again for its norm, and write it for clipping"""
 
 
 def step_seconds(
@@ -50,10 +51,10 @@ def step_seconds(
     micro_batches: int,
     target_share: float = 0.0,
 ) -> float:
-    """Returns the seconds of an optimizer step of `micro_batches` on such a card; of a split or of shared tokens, on
-    the card of each device.
+    """Returns the seconds of an optimizer step of `micro_batches`.
 
-    `target_share`: forward passes without gradients per micro-batch, for targets.
+    `card`: one card, or the card of each device for split blocks and split tokens. `target_share`: forward passes
+    without gradients per micro-batch, for targets.
     """
     count = len(job.placement.devices)
     cards = [card] * max(count, job.cards) if isinstance(card, Card) else card
@@ -72,8 +73,8 @@ def step_seconds(
 def step_timeline(
     job: JobShape, step: StepShape, estimate: MemoryEstimate, card: Card | Sequence[Card], *, micro_batches: int
 ) -> Timeline:
-    """Returns when the cards of a process work in the passes of a step: those of a split by the event model; one card,
-    or the first of the cards that share out tokens, one pass after the other."""
+    """Returns the timeline of each card in the passes of a step, from the event model for split blocks. Cards that
+    split tokens work alike, so there is one timeline for them."""
     count = len(job.placement.devices)
     cards = [card] * max(count, job.cards) if isinstance(card, Card) else card
     if count > 1:
@@ -86,8 +87,8 @@ def step_timeline(
 def _computing_seconds(
     job: JobShape, step: StepShape, estimate: MemoryEstimate, cards: Sequence[Card]
 ) -> tuple[float, float]:
-    """Returns the seconds in which one card, or the cards that share out the tokens, compute the forward and the
-    backward pass of a micro-batch."""
+    """Returns the computing seconds of the forward and the backward pass of a micro-batch, on one card or on the cards
+    that split its tokens."""
     kinds = {(job.on_card(step, number), card): number for number, card in enumerate(cards)}
     works = [work_of_passes(job, step, estimate, number) for number in kinds.values()]
     of_each = [card for _, card in kinds]
@@ -98,7 +99,7 @@ def _computing_seconds(
 def _pass_seconds(
     job: JobShape, step: StepShape, estimate: MemoryEstimate, cards: Sequence[Card]
 ) -> tuple[float, float]:
-    """Returns the seconds of the forward and of the backward pass of a micro-batch on such cards, with all copies."""
+    """Returns the seconds of the forward and the backward pass of a micro-batch, with all copies."""
     forward, backward = _computing_seconds(job, step, estimate, cards)
     weights, kept = _copied_seconds(estimate)
     blocked = _pageable_share(estimate) * (sum(estimate.streamed.values()) + estimate.inputs) / PAGEABLE_COPIES
@@ -107,21 +108,23 @@ def _pass_seconds(
 
 
 def _copied_seconds(estimate: MemoryEstimate) -> tuple[float, float]:
-    """Returns the seconds in which page-locked weights, and kept inputs, are copied once."""
+    """Returns the seconds of one copy of the pinned weights, and of one copy of the offloaded inputs."""
     locked = 1 - _pageable_share(estimate)
     return sum(estimate.streamed.values()) * locked / COPIES, estimate.inputs * locked / COPIES
 
 
 def exchanged_bytes(job: JobShape, step: StepShape) -> tuple[int, int]:
-    """Returns what a card sends to the others that share out the tokens, in a forward and in a backward pass; of parts
-    of different sizes, the card that sends most."""
+    """Returns the bytes that a card sends to others in the forward and in the backward pass, where cards split tokens.
+
+    With parts of different sizes, these are the bytes of the card that sends most.
+    """
     tokens = job.tokens(step)
     layers = [*tokens, *(tokens[layer] for layer in job.shape.vace_layers)]
-    # VACE's second stream has gradients only of adapters in it or before it.
+    # VACE's second stream has a backward pass only for adapters in it or before it.
     walked = tokens if all(name.startswith("blocks.") for name in job.adapter_values) else layers
     again = sum(walked) - sum(tokens[len(tokens) - job.recomputing.unchecked :]) if job.recomputing.blocks else 0
     if job.exchange == "ring" and "attn_output" in job.recomputing.policy.names:
-        again = 0  # it keeps what the ring returns
+        again = 0  # the ring's output is kept
     size, clips = job.numerics.compute.itemsize, step.batch_size
     there, back = (
         sent_bytes(job.exchange, job.cards, [clips * one for one in some], clips * again, job.shape.dim, size)
@@ -130,7 +133,7 @@ def exchanged_bytes(job: JobShape, step: StepShape) -> tuple[int, int]:
     parts, every = job.shares or (1,) * job.cards, sum(job.shares) or job.cards
     most = max(part * (every - part) for part in parts) / every**2
     uneven = most * job.cards**2 / max(1, job.cards - 1)
-    # All tokens go to the layers of a further route, and the routed ones back; so do their gradients.
+    # Before a further route all tokens are exchanged, and after it the routed tokens; gradients likewise.
     width = clips * job.shape.dim * job.numerics.residual.itemsize * (1 + bool(job.shape.vace_layers))
     regrouped = sum(step.tokens + step.latent_frames * route.kept(step.in_frame) for route in job.routes[1:])
     moved = width * regrouped * (job.cards - 1) * max(parts) // every
@@ -138,7 +141,7 @@ def exchanged_bytes(job: JobShape, step: StepShape) -> tuple[int, int]:
 
 
 def _pageable_share(estimate: MemoryEstimate) -> float:
-    """Returns the share of offloaded bytes that the system is known not to page-lock."""
+    """Returns the share of offloaded bytes beyond the system's limit of pinned memory."""
     limit = lockable_bytes()
     return 0.0 if limit is None or not estimate.pinned else max(0.0, 1 - limit / estimate.pinned)
 
@@ -157,8 +160,8 @@ def _optimizer(job: JobShape) -> CardCost:
 def work_of_passes(
     job: JobShape, step: StepShape, estimate: MemoryEstimate, number: int = 0
 ) -> tuple[CardCost, CardCost]:
-    """Returns the work of the forward and of the backward pass of a micro-batch; `number`: of the card, where several
-    share out the tokens."""
+    """Returns the work of the forward and the backward pass of a micro-batch. `number`: index of the card, where
+    several split the tokens."""
     size, layers = job.on_card(step, number), job.shape.num_layers
     shares = [tokens / step.tokens for tokens in job.tokens(step)]
     kinds = Counter((like, shares[layer], job.walks(layer)) for layer, like in enumerate(job.layouts))
@@ -173,7 +176,7 @@ def work_of_passes(
             chunk_tokens=estimate.measures.chunk_tokens,
             dequantize_once=estimate.measures.dequantize_once,
         )
-        # As many layers of the model's as are like this one.
+        # `work` is that of a model with all layers like this one; `count` layers of the model are.
         for way, part in enumerate((work.forward, work.backward)[: 1 + walked]):
             passes[way] = passes[way].plus(work_of(part).of_some(share).times(count / layers))
     return passes[0], passes[1]
@@ -188,14 +191,14 @@ def step_tflops(
     micro_batches: int = 1,
     target_share: float = 0.0,
 ) -> float:
-    """Returns the useful arithmetic per second, in 10^12, that `step_seconds` takes a step to reach."""
+    """Returns the useful TFLOP/s of a step that takes `step_seconds`."""
     flops = step_flops(job, step)
     seconds = step_seconds(job, step, estimate, card, micro_batches=micro_batches, target_share=target_share)
     return micro_batches * (flops.useful + target_share * flops.base) / seconds / 1e12
 
 
 def step_flops(job: JobShape, step: StepShape) -> StepFlops:
-    """Returns the operations of a micro-batch."""
+    """Returns the FLOP of a micro-batch."""
     latent = (
         step.batch_size,
         job.shape.out_channels,
@@ -217,7 +220,7 @@ def step_flops(job: JobShape, step: StepShape) -> StepFlops:
 
 @lru_cache(maxsize=4)
 def _counted(shape: WanShape, numerics: Numerics, adapt: Callable[[nn.Module], None]) -> FlopCount:
-    """Returns what counts the operations of such a model, for clips of any size."""
+    """Returns the FLOP counter of a model with adapters, for clips of any size."""
     with torch.device("meta"):
         model = WanTransformer(shape, numerics)
     model.requires_grad_(False)

@@ -1,4 +1,4 @@
-"""Finds settings with which a job that does not fit would fit; each is planned, so none is offered that fails too."""
+"""Finds settings with which a job that does not fit would fit. Each suggestion is planned before it is offered."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ Suggestion = dict[str, int | str]
 """settings by the names of their widgets"""
 _AUTOMATIC: Suggestion = {"memory": "auto", "offload_activations": "auto", "blocks_to_swap": -1}
 _CHECKPOINTED: Suggestion = {"gradient_checkpointing": True, "unchecked_blocks": 0}
-"""what the planner never turns on by itself: it costs a third of a step"""
+"""settings that the planner never chooses by itself, because recomputation costs a third of a step"""
 _RANKS = (4, 8, 16, 32)
-"""tried from the smallest on: where that does not fit, no larger one does"""
+"""tried from the smallest on; the first that does not fit ends the search"""
 
 
 def suggestions_for(
     job: Workload, room: FreeMemory, *, most: int = 3, enough: Callable[[], bool] = lambda: False
 ) -> list[Suggestion]:
-    """Returns up to `most` changes of which each alone makes `job` fit into `room`, the least painful first.
+    """Returns up to `most` changes, each of which makes `job` fit into `room`, the least intrusive first.
 
-    8-bit weights together with a smaller job come last, where nothing alone is enough. `enough` is called after each
-    look, and ends it with what was found until then.
+    Where no single change is enough, 8-bit weights with a smaller job are tried. `enough` is called after each trial,
+    and ends the search where it returns True.
     """
     found: list[Suggestion] = []
-    for look in (_alone, _together):
-        for made in look(job, room):
-            if made is not None and made not in found:
-                found.append(made)
+    for trials in (_alone, _together):
+        for suggestion in trials(job, room):
+            if suggestion is not None and suggestion not in found:
+                found.append(suggestion)
             if len(found) == most or enough():
                 return found
         if found:
@@ -40,15 +40,15 @@ def suggestions_for(
 
 
 def _alone(job: Workload, room: FreeMemory) -> Iterator[Suggestion | None]:
-    """Yields each change with which the job fits; None for a look without a find, so that `enough` is called."""
-    asked: Suggestion = {}
+    """Yields each single change with which the job fits, and None for each other trial."""
+    changed: Suggestion = {}
     for measures in (_AUTOMATIC, _CHECKPOINTED):
         more = {name: value for name, value in measures.items() if getattr(job.train, name) != value}
         if more:
-            asked |= more
-            tried = replace(job, train=replace(job.train, **asked))
+            changed |= more
+            tried = replace(job, train=replace(job.train, **changed))
             if plan_memory(tried, room).fits:
-                yield asked
+                yield changed
                 break
             yield None
     quantized = _quantized(job)
@@ -69,7 +69,7 @@ def _together(job: Workload, room: FreeMemory) -> Iterator[Suggestion | None]:
 
 
 def _quantized(job: Workload) -> Workload | None:
-    """Returns the job on 8-bit weights; None where they have 8 bits or fewer already."""
+    """Returns the job with 8-bit weights; None where its weights are quantized already."""
     if job.model.quantize is not None or job.file.quantization != "none":
         return None
     vace = bool(job.file.variant.shape.vace_layers)
@@ -81,7 +81,7 @@ def _scheme(job: Workload) -> Suggestion:
 
 
 def _nearest(job: Workload, room: FreeMemory) -> Suggestion | None:
-    """Returns the most frames that fit, with a smaller picture or rank only where one frame does not."""
+    """Returns the settings of `nearest_that_fits`, together with previews; None where nothing fits."""
     found = nearest_that_fits(job, room)
     if found is None:
         return None
@@ -98,7 +98,7 @@ def _nearest(job: Workload, room: FreeMemory) -> Suggestion | None:
         settings |= {"width": width * space.spatial_stride, "height": height * space.spatial_stride}
     if found.lora.rank != job.lora.rank:
         settings["rank"] = found.lora.rank
-    # A lower rank alone is looked for better: this one is the first of a few.
+    # `_lower_rank` searches for a lower rank alone, among more ranks.
     return settings if settings.keys() - {"rank"} else None
 
 

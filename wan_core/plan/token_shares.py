@@ -1,4 +1,4 @@
-"""The shares of the tokens that cards of different speed and memory take (split tokens)."""
+"""Token shares for cards of different speed and memory (split tokens)."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from .step_time import work_of_passes
 from .workload import Workload
 
 _MOST_MOVED = 10
-"""percent of the tokens that change cards in a step of the search: a head of 12 is 8"""
+"""percent of the tokens that move between two cards in one move of the search, at most; one of 12 heads is 8 percent"""
 _TRIES = 4
-"""plans with smaller shares for cards that lack memory; each takes as long as any other plan"""
+"""number of plans with ever smaller shares for cards that lack memory; each takes as long as any other plan"""
 _LESS = 0.75
-"""of its share that such a card takes in the next of these, at most"""
+"""factor, at most, on the share of a card that lacks memory, from one plan to the next"""
 
 
 def shared_by_speed(
     job: Workload, even: MemoryPlan, cards: Sequence[Card], plan_of: Callable[[Workload], MemoryPlan | None]
 ) -> MemoryPlan | None:
-    """Returns the plan of a job with the shares that are quickest on `cards`; where one of these lacks memory, with
-    smaller ones for it. None where equal shares are that, or nothing is planned.
+    """Returns the plan of a job with the fastest token shares on `cards`, smaller for a card that lacks memory.
 
-    `even`: its plan with equal shares, in the order of `cards`. `plan_of`: as for `modes.choose_mode`.
+    None where equal shares are the best, and where nothing is planned. `even`: the plan with equal shares, in the order
+    of `cards`. `plan_of`: as for `modes.choose_mode`.
     """
     alone = replace(even.job.shape(), others=())
     forward, backward = work_of_passes(alone, even.job.step, even.estimate)
@@ -46,9 +46,9 @@ def shared_by_speed(
 
 
 def shares_by_speed(work: CardCost, heads: int, cards: Sequence[Card]) -> tuple[int, ...]:
-    """Returns the percentages of the tokens and heads with which `cards` are quickest; 1 each for cards of one kind.
+    """Returns the percentages of tokens and heads with which `cards` are fastest; 1 for each of equal cards.
 
-    `work`: of all tokens and `heads` on one card.
+    `work`: the work on one card with all tokens and `heads`.
     """
     if len({*cards}) == 1:
         return (1,) * len(cards)
@@ -76,9 +76,9 @@ def shares_by_speed(work: CardCost, heads: int, cards: Sequence[Card]) -> tuple[
 
 
 def _within_memory(parts: Sequence[int], plan: MemoryPlan) -> tuple[int, ...]:
-    """Returns, in percent, smaller parts for cards that lack memory; () where none lacks any, or all do.
+    """Returns percentages with smaller parts for the cards that lack memory; () where no card or every card does.
 
-    What a card holds besides weights and adapters grows with its part, though not all of it.
+    Memory other than weights and adapters is taken as proportional to the part, an upper bound of what it saves.
     """
     lacks = {place: (needed, free) for place, needed, free in plan.room.lacks(plan.estimate)}
     found: list[int] = []

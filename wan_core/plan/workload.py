@@ -1,4 +1,4 @@
-"""The workload that a plan is made for: a model, its training and its largest sizes, and the memory they take."""
+"""The workload of a plan: model, settings, and the largest sizes of clips and previews."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .measured_ratios import MeasuredRatios, card_name, corrected, measured_rati
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """A training as far as memory and time depend on it."""
+    """A training, as far as its memory and time depend on it."""
 
     model: ModelPlan
     roots: Roots
@@ -36,31 +36,31 @@ class Workload:
     step: StepShape
     """the largest micro-batch"""
     prior_share: float = 0.0
-    """the share of its clips that are trained towards the base model's prediction"""
+    """share of clips with prior preservation, whose target takes a further forward pass of the base model"""
     longer_share: float = 0.0
-    """of the steps of a run of both experts, those of the one that makes more of them; 0: one model is trained"""
+    """share of the steps of a pair that its longer expert trains; 0: one model is trained"""
     preview: StepShape | None = None
-    """the largest preview; None where there are none"""
+    """the largest preview; None without previews"""
     beside_preview: int = 0
-    """bytes of LoRAs that act while it is rendered, and then only"""
+    """bytes of LoRAs that are loaded only for previews"""
     preview_remarks: tuple[str, ...] = ()
     """notes on prompts and sizes of previews"""
     preview_gives_way: bool = False
-    """whether it has as many frames as fit together with training (preview_size.py), and not more"""
+    """whether the preview is shortened to the frames that fit with the measures of training"""
     placement: Placement | None = None
-    """instead of the model's own, for cards that this machine need not have"""
+    """instead of the model's own, for assumed cards or for one of several processes"""
     others: tuple[torch.device, ...] = ()
-    """with `placement`: cards that run a part of the tokens too, each with a model of its own"""
+    """with `placement`: further cards of split tokens, each with a copy of the model"""
     sharers: int = 1
-    """how many processes of the machine share the weights offloaded to its memory"""
+    """number of processes that share offloaded weights in host memory"""
     chunk_tokens: int | None = None
-    """tokens of a chunk, which a run keeps from its first saved step on; None: as many as there is room for"""
+    """tokens of a chunk, fixed from the first saved step of a run on; None: the planner chooses"""
     measured_ratios: MeasuredRatios = MeasuredRatios()
-    """of earlier runs on this machine; none for cards that it need not have"""
+    """ratios of earlier runs on this machine; none for assumed cards"""
 
     @property
     def scheme(self) -> str:
-        """How the base weights are stored while it trains, in a word."""
+        """The quantization of the base weights while training; none: not quantized."""
         return self.model.quantize.scheme if self.model.quantize is not None else self.file.quantization
 
     @property
@@ -69,7 +69,7 @@ class Workload:
         return self.prior_share + (1 - self.prior_share) * (self.train.guidance_target != 1)
 
     def lora_bytes(self) -> int:
-        """Returns the size of the LoRA file it makes, without the graph that ComfyUI may put into it."""
+        """Returns the bytes of the LoRA file, without an embedded workflow."""
         variant = self.file.variant
         parts = parts_in_file(model_without_values(variant.shape), self.lora)
         said = lora_metadata(
@@ -89,20 +89,20 @@ class Workload:
         return file_bytes(parts, self.train.save_dtype, said)
 
     def ratio(self, device: str, phase: str) -> float | None:
-        """Returns what runs of this kind took of a phase over what was predicted; None where none ran here."""
+        """Returns measured divided by predicted of a phase in earlier runs of this kind; None without such runs."""
         if not self.measured_ratios.ratios:
             return None
         return self.measured_ratios.of(card_name(device), self.file.variant.name, self.scheme, phase)
 
     def estimate(self, shape: JobShape, measures: MemoryMeasures) -> MemoryEstimate:
-        """Returns what it takes under `measures`, as the runs on this machine say; `shape` is its own."""
+        """Returns the memory under `measures`, corrected by earlier runs. `shape`: that of this job."""
         found = estimate_memory(
             shape, self.step, measures=measures, preview=self.preview, beside_preview=self.beside_preview
         )
         return corrected(found, self.ratio) if self.measured_ratios.ratios else found
 
     def shape(self) -> JobShape:
-        """Returns what the prediction needs to know. Raises what a model that cannot be trained so is refused with."""
+        """Returns the shape of the job for predictions. Raises the refusals of a model that cannot be trained."""
         on_device, on_host = held_bytes(self.train)
         return job_shape(
             self.model,
@@ -121,7 +121,7 @@ class Workload:
 
 
 def workload_of_run(run: OpenRun, placement: Placement | None = None) -> Workload:
-    """Returns the job that a run's directory says; `placement` is that of one of several processes."""
+    """Returns the job of a run. `placement`: that of one of several processes."""
     config = run.config
     job = workload_on_clips(
         config.model, run.roots, config.lora, config.train, run.cache_set, preview=config.preview, file=run.file
@@ -169,7 +169,7 @@ def workload_on_clips(
 
 
 def beside_preview(model: ModelPlan, roots: Roots, file: WanFile, expert: str, loras: Sequence[FrozenLora]) -> int:
-    """Returns the bytes of `loras` in previews of a run that trains one model (of a pair: `expert`).
+    """Returns the bytes of `loras` in previews of a run that trains one model (or `expert` of a pair).
 
     Raises ConfigError or CheckpointError for a LoRA of another model.
     """

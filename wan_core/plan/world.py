@@ -1,14 +1,14 @@
-"""Chooses how many ranks share out clips, base weights and the tokens of a clip: data x FSDP x context parallel.
+"""Chooses the DeviceMesh of many ranks: data parallel x FSDP x context parallel.
 
-A pure function of bytes, speeds and counts: nothing is measured, and no process group is needed.
+A pure function of bytes, speeds and counts; nothing is measured, and no process group is needed.
 
     pass = max(computing + exchange of tokens, gathering of weights, copies to or from host memory)
     step = passes * (forward + backward) + average of the adapters' gradients
 
-Ranks that share out the tokens of a clip are neighbours; with neighbours that train other clips they hold one copy of
-the blocks together (as FSDP2 over both dimensions does), and such groups repeat. Frozen weights have no gradients, so a
-block is gathered twice a micro-batch, and only adapters are averaged, over all ranks. Assumptions: gathering hides
-behind computing, the exchange and the average do not; a group beyond one machine goes at the speed between machines.
+Neighbouring ranks split the tokens of a clip (context parallel). Several such groups hold one copy of the blocks
+together (FSDP2 over both dimensions), and this repeats (data parallel). Frozen weights have no gradients, so a block is
+gathered twice a micro-batch, and only the gradients of adapters are averaged, over all ranks. Assumptions: gathering
+overlaps with computing, the exchange and the average do not; a group of several machines has the speed between them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .workload import Workload
 
 _GIB = 1 << 30
 _A_MACHINE = 8
-"""ranks of one machine, where nobody says it"""
+"""assumed ranks of one machine"""
 _LARGE = 80
 _LINKED, _PCIE = (300e9, 50e9), (LINK, 1.25e9)
 """bytes/s of a rank inside a machine and between machines: NVLink and 400 Gbit/s; through the host and 10 Gbit/s"""
@@ -38,18 +38,18 @@ _LINKED, _PCIE = (300e9, 50e9), (LINK, 1.25e9)
 
 @dataclass(frozen=True)
 class World:
-    """Ranks with equal cards, and what lies between them."""
+    """Ranks with equal cards, and the speed of their links."""
 
     ranks: int
     a_machine: int
     """ranks of one machine"""
     inside: float
-    """bytes/s that a rank sends to others of its machine, while it receives as many"""
+    """bytes/s that a rank sends to other ranks of its machine, while it receives as many"""
     between: float
-    """the same to ranks of other machines: a card's share of the network"""
+    """bytes/s that a rank sends to ranks of other machines: a card's share of the network"""
 
     def rate(self, ranks: int) -> float:
-        """Returns the bytes/s of a rank in a group of this many neighbours."""
+        """Returns the bytes/s of a rank in a group of this many neighbouring ranks."""
         return self.inside if ranks <= self.a_machine and self.a_machine % ranks == 0 else self.between
 
 
@@ -72,7 +72,7 @@ class Mesh:
         return self.fsdp * self.context if self.fsdp > 1 else 1
 
     def settings(self) -> dict[str, Any]:
-        """Returns it as settings of `model.placement`."""
+        """Returns the mesh as settings of `model.placement`."""
         ranks = self.batches * self.context
         return {
             "mode": "copy per GPU",
@@ -88,7 +88,7 @@ class Mesh:
 
 @dataclass(frozen=True)
 class MeshPlan:
-    """An optimizer step on a mesh; bytes are what one rank sends."""
+    """An optimizer step on a mesh, with the bytes that one rank sends."""
 
     mesh: Mesh
     passes: int
@@ -106,15 +106,16 @@ class MeshPlan:
 
     @property
     def peak(self) -> int:
-        """Bytes of the fullest phase on a card."""
+        """Peak bytes of a card."""
         return next(iter(self.estimate.devices.values())).peak
 
 
 def choose_mesh(job: Workload, card: Card, free: int, world: World, clips: int) -> list[MeshPlan]:
-    """Returns a plan of every mesh that `clips` of an optimizer step can be shared out over, the best one first: the
-    quickest that fits, of those about as quick the one with the fewest dimensions; where none fits, the smallest.
+    """Returns a plan of every mesh that divides `clips` of an optimizer step evenly, the best one first.
 
-    `free`: bytes of each card. Raises WanTrainerError where no mesh fits this number of clips.
+    The best is the fastest that fits; of meshes about as fast, that with the least context parallel, then the least
+    FSDP. Where none fits, it is the mesh with the least memory. `free`: bytes of each card. Raises WanTrainerError if
+    no mesh divides this number of clips.
     """
     plans = [plan for mesh in _meshes(job, world, clips) if (plan := mesh_plan(job, card, free, world, clips, mesh))]
     if not plans:
@@ -135,9 +136,9 @@ def choose_mesh(job: Workload, card: Card, free: int, world: World, clips: int) 
 
 
 def world_report(job: Workload, gibibytes: float, ranks: int, clips: int) -> dict[str, object]:
-    """Returns the mesh of a job on paper as JSON data: its settings, the choice in a line, and the assumed links.
+    """Returns the mesh of a job on assumed cards as JSON data: settings, a line on the choice, and assumed links.
 
-    `clips`: of an optimizer step. Cards of 80 GB and more are taken to have NVLink and a network card each.
+    `clips`: number in an optimizer step. Cards of 80 GB and more are assumed to have NVLink and a network card each.
     """
     card, (free,) = card_of_size(gibibytes), free_memory_of_cards([gibibytes]).devices.values()
     world = _world(card, ranks, _A_MACHINE)
@@ -150,28 +151,29 @@ def world_report(job: Workload, gibibytes: float, ranks: int, clips: int) -> dic
 
 
 def with_mesh(job: Workload, card: Card, free: int, a_machine: int) -> Workload:
-    """Returns a job on ranks with the mesh that is best for as many clips a step as before, and why it is.
+    """Returns a job with the best mesh for the same number of clips a step, and the reason in `placement.chosen`.
 
     `free`: bytes of each card; `a_machine`: ranks of one machine. Raises what `choose_mesh` does.
     """
-    asked, train = job.model.placement, job.train
-    world = _world(card, asked.ranks, a_machine)
-    clips = asked.ranks * job.step.batch_size * train.gradient_accumulation_steps
+    requested, train = job.model.placement, job.train
+    world = _world(card, requested.ranks, a_machine)
+    clips = requested.ranks * job.step.batch_size * train.gradient_accumulation_steps
     on_card = Placement((planned_gpu(0),) * job.file.variant.shape.num_layers)
     plans = choose_mesh(replace(job, placement=on_card), card, free, world, clips)
     mesh = plans[0].mesh
-    placement = replace(asked, shards=mesh.holders, context_parallel=mesh.context, chosen=mesh_line(plans, card, world))
+    chosen = mesh_line(plans, card, world)
+    placement = replace(requested, shards=mesh.holders, context_parallel=mesh.context, chosen=chosen)
     train = replace(train, gradient_accumulation_steps=plans[0].passes)
     return replace(job, train=train, model=job.model.with_placement(placement))
 
 
 def _world(card: Card, ranks: int, a_machine: int) -> World:
-    """Returns ranks with such cards, and the links that they are taken to have."""
+    """Returns ranks with such cards and the links assumed for them."""
     return World(ranks, min(ranks, a_machine), *(_LINKED if card.gibibytes >= _LARGE else _PCIE))
 
 
 def mesh_line(plans: list[MeshPlan], card: Card, world: World) -> str:
-    """Returns the choice and the next best ones in one line, such as "8 x 24 GB: fsdp 4 x cp 2, 9.1 s a step; ..."."""
+    """Returns the best and the next three meshes in one line: "8 x 24 GB: fsdp 4 x cp 2, 9.1 s a step; ..."."""
     said = [f"{plan.mesh} {plan.why_not or in_seconds(plan.seconds)}" for plan in plans[1:4]]
     best = plans[0]
     verdict = f"{best.mesh}, {in_seconds(best.seconds)} a step"
@@ -181,13 +183,14 @@ def mesh_line(plans: list[MeshPlan], card: Card, world: World) -> str:
 
 
 def mesh_plan(job: Workload, card: Card, free: int, world: World, clips: int, mesh: Mesh) -> MeshPlan | None:
-    """Returns the plan on one mesh; None where the job refuses it, as several token routes do context parallel.
+    """Returns the plan on one mesh; None where the job cannot have it, for example several token routes with context
+    parallel.
 
-    Context parallel is all-to-all where the heads divide, else a ring.
+    Context parallel uses all-to-all where the number of heads divides evenly, else a ring.
     """
-    model = job.model.with_placement(PlacementConfig(devices="cpu", **mesh.settings()))  # of this machine none is meant
+    model = job.model.with_placement(PlacementConfig(devices="cpu", **mesh.settings()))  # no GPU of this machine
     train = replace(job.train, gradient_accumulation_steps=1)
-    if mesh.holders > 1:  # a block's weights come from other ranks
+    if mesh.holders > 1:  # the weights of a block are gathered from other ranks
         train = replace(train, blocks_to_swap=0)
     job = replace(job, train=train, model=model)
     room = FreeMemory(devices={str(planned_gpu(0)): free})
@@ -217,11 +220,11 @@ def mesh_plan(job: Workload, card: Card, free: int, world: World, clips: int, me
 def _micro_batch(
     job: Workload, shape: JobShape, estimate: MemoryEstimate, card: Card, world: World, mesh: Mesh
 ) -> tuple[float, int, int]:
-    """Returns its seconds, and the bytes that a rank sends of weights and of tokens."""
+    """Returns the seconds of a micro-batch, and the bytes of weights and of tokens that a rank sends."""
     forward, backward = (work.seconds(card) for work in work_of_passes(shape, job.step, estimate))
     of_tokens = exchanged_bytes(shape, job.step)
     there, back = (sent / world.rate(mesh.context) for sent in of_tokens)
-    # In a ring a rank passes on every part but one.
+    # In a ring all-gather a rank passes on every part but one.
     blocks = sum(size for _, block, size, _ in shape.base_weights if block)
     of_weights = blocks * (mesh.holders - 1) // mesh.holders
     gathering = of_weights / world.rate(mesh.holders)

@@ -1,4 +1,4 @@
-"""Both experts of a pair at the same time: a thread each, on a device of its own, step by step together."""
+"""Trains both experts of a pair at the same time: one thread and one device for each, in lockstep."""
 
 from __future__ import annotations
 
@@ -15,44 +15,44 @@ from .expert import Expert
 
 
 @contextmanager
-def named_of(expert: Expert) -> Iterator[None]:
-    """Inside, a step that is not finite is said to be of `expert`, one of a pair."""
+def naming_expert(expert: Expert) -> Iterator[None]:
+    """Inside, NotFinite errors name `expert` of the pair."""
     try:
         yield
     except NotFinite as error:
         raise NotFinite(f"{expert_setting(expert.name)} noise expert, counted in its own steps: {error}") from error
 
 
-def trained_at_once(experts: Sequence[Expert], until: Sequence[int], is_due: Callable[[], bool]) -> bool:
-    """Trains each expert up to its own step of `until`, as many for each; returns whether they left earlier.
+def train_at_once(experts: Sequence[Expert], until: Sequence[int], is_due: Callable[[], bool]) -> bool:
+    """Trains each expert up to its step in `until`, the same number of steps; returns whether `is_due` ended it.
 
-    `is_due()` is called once after each step of all of them; they leave where it returns True. Raises the first error
-    of an expert, Stopped only where there is no other; the others end after the step that they are in.
+    `is_due()` is called once after each step of all experts; training ends where it returns True. An error of one
+    expert ends the others after their current step, and is raised; any other error goes before Stopped.
     """
     due = False
 
-    def look() -> None:
+    def check_due() -> None:
         nonlocal due
         due = is_due()
 
-    meeting = threading.Barrier(len(experts), look)
+    barrier = threading.Barrier(len(experts), check_due)
 
     def train(expert: Expert, last: int) -> BaseException | None:
         def after(step: int) -> bool:
-            meeting.wait()
+            barrier.wait()
             return due or step >= last
 
         try:
-            with current(expert.trainer.device), named_of(expert):
+            with current(expert.trainer.device), naming_expert(expert):
                 expert.trainer.run(last, after)
-        except threading.BrokenBarrierError:  # by the error of another one
+        except threading.BrokenBarrierError:  # another expert failed
             return None
         except BaseException as error:
-            meeting.abort()
+            barrier.abort()
             return error
         return None
 
-    # Each step sets torch's precision, which is of the process, and sets it back: here it stays.
+    # Each step sets and restores torch's float32 precision, a global of the process; set here, no thread changes it.
     precision = float32_products(experts[0].model.numerics.float32_products)
     with precision, ThreadPoolExecutor(len(experts), "wan experts") as pool:
         errors = [error for error in pool.map(train, experts, until) if error is not None]

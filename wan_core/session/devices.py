@@ -25,7 +25,7 @@ class Placed:
         self.loaded: WanTransformer | None = None
         """the model while it is loaded, on the devices or offloaded"""
         self.on_device = False
-        self._away = ExitStack()
+        self._offloaded = ExitStack()
 
     @property
     def model(self) -> WanTransformer:
@@ -35,7 +35,7 @@ class Placed:
 
     @property
     def needed(self) -> int:
-        """Bytes of host memory that loading it takes; 0 where it is offloaded."""
+        """Bytes of host memory that loading the model takes; 0 where it is offloaded."""
         if self.loaded is not None:
             return 0
         on_gpu = any(name != "cpu" for name in self.run.config.model.placement.device_names())
@@ -43,14 +43,14 @@ class Placed:
         return weights_once_loaded(self.run.config.model, self.run.file) if planned is None else planned
 
     def enter(self) -> None:
-        """Load the model to the free devices. On an error it is dropped, and can be loaded again."""
+        """Load the model to the free devices. After an error the model is dropped, and can be loaded again."""
         try:
             if self.loaded is None:
                 self.loaded = self._read()
             else:
-                self._away.close()
+                self._offloaded.close()
             self.on_device = True
-        except BaseException:  # out of memory may strike with half of the weights on the device
+        except BaseException:  # memory may run out with half of the weights on the device
             self.drop()
             raise
 
@@ -58,7 +58,7 @@ class Placed:
         """Free the devices: with `offload` the weights go to host memory, else the model is dropped."""
         self.on_device = False
         if offload:
-            self._away.enter_context(offloaded_model(self.model, trained=True))
+            self._offloaded.enter_context(offloaded_model(self.model, trained=True))
         else:
             self.drop()
 
@@ -89,7 +89,7 @@ class Devices:
         return self.on_device.model
 
     def load(self, coming: Placed) -> None:
-        """Load a model to its devices. A previous one there is offloaded where host memory holds both, else dropped.
+        """Load a model to its devices. The previous model is offloaded where host memory holds both, else dropped.
 
         Raises what `Placed.enter` does.
         """

@@ -18,7 +18,7 @@ from .expert import Expert
 from .spill import SpillWatch
 
 _LAST = 3
-"""newest stages of a kind, whose mean predicts the next one"""
+"""number of the newest stages of a kind whose mean time predicts the next one"""
 
 
 class EventSinks:
@@ -73,9 +73,9 @@ class EventSinks:
         return expert.end_phase(stage) if expert is not None else {}
 
     def good_until(self, step: int) -> int:
-        """Returns the step from which saves are suspect: `step`, or an earlier one whose evaluation was not finite."""
+        """Returns the step from which saves are suspect: `step`, or an earlier one whose evaluation is NaN or inf."""
         bad_since: dict[str, int] = {}
-        # Per expert. Without a finite evaluation before it, one that is not finite says nothing about the training.
+        # Per expert. An evaluation that was never finite says nothing about the training.
         finite_once: set[str] = set()
         known = [
             (str(record.get("expert", "")), whole(record.get("step")), finite(record.get("eval_loss")))
@@ -96,14 +96,14 @@ class EventSinks:
 
 
 class Remaining:
-    """Predicts the time of the coming saves, evaluations and previews from the last ones."""
+    """Predicts the time of later saves, evaluations and previews from the latest ones."""
 
     def __init__(self, train: TrainConfig) -> None:
         self._train = train
         self._seconds: dict[str, list[float]] = {"save": [], "evaluate": [], "sample": []}
 
     def with_predicted(self, event: Event) -> Event:
-        """Returns an event; a step with the predicted seconds of all later saves, evaluations and previews."""
+        """Returns `event`; StepDone with the predicted seconds of all later saves, evaluations and previews."""
         if isinstance(event, StageEnded) and event.stage in self._seconds:
             self._seconds[event.stage] = [*self._seconds[event.stage][1 - _LAST :], event.seconds]
         if not isinstance(event, StepDone):
@@ -113,7 +113,7 @@ class Remaining:
         return replace(event, beside_left=left)
 
     def to_come(self, step: int) -> dict[str, int]:
-        """Returns how many of each are due after `step` or later."""
+        """Returns the number of saves, evaluations and previews that are due after `step` or later."""
         train = self._train
         saves, previews = train.save_every_n_steps, train.preview_every_n_steps
         measures = train.eval_every_n_steps or saves
@@ -125,7 +125,10 @@ class Remaining:
 
 
 def _due(step: int, steps: int, *every: int) -> int:
-    """Returns how many steps from `step` to `steps` are a multiple of one of one or two numbers, or the last step."""
+    """Returns the number of steps from `step` to `steps` that are the last, or a multiple of a number of `every`.
+
+    `every`: one or two numbers.
+    """
 
     def multiples(of: int) -> int:
         return max(0, (steps - 1) // of - (step - 1) // of)

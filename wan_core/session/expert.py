@@ -50,7 +50,7 @@ class TrainedState:
 
     @property
     def step(self) -> int:
-        """Its last finite step."""
+        """The last finite step."""
         return int(self.progress["step"])
 
 
@@ -70,10 +70,10 @@ class Expert(Placed):
         self.quantized_by: QuantizedBy | None = (
             None if quantize is None else quantized_by(quantize, run.file.compute_dtype)
         )
-        """what quantized the base at load; None where it is not quantized here"""
+        """how the base is quantized at load; None where it is used as stored"""
 
     def plan_memory(self, partner: OpenRun | None, shared: SharedMemory | None) -> None:
-        """Choose its memory measures. Every rank calls it. Raises OutOfMemory where none suffice."""
+        """Choose memory measures for the model. Every rank calls it. Raises OutOfMemory where none suffice."""
         chunk = None if self._state is None else int(self._state.progress.get("chunk_tokens", CHUNK_TOKENS))
         self._planned, remark = plan_training(self.run, self.session.group, partner, shared, chunk_tokens=chunk)
         self._shared, self._host = shared, self._planned.host
@@ -108,18 +108,18 @@ class Expert(Placed):
 
     def keep_measured(self) -> None:
         """Keep the measured memory for the next plan on this machine."""
-        # Not after a fallback: its memory is of other measures than the planned ones.
+        # After a fallback the measured memory is that of other measures than the planned ones.
         if self.planned.measured and not self.trainer.relief.used_fallback:
             self.planned.measured.keep(self.run.roots)
 
     @property
     def step(self) -> int:
-        """Its own optimizer steps."""
+        """Optimizer steps of this model."""
         return self.trainer.step if self.on_device else self._offloaded_step
 
     @property
     def good_step(self) -> int:
-        """Its last finite step."""
+        """The last finite step of this model."""
         return self.trainer.good_step if self.on_device else self._offloaded_step
 
     @property
@@ -128,18 +128,18 @@ class Expert(Placed):
 
     @property
     def total(self) -> int:
-        """Its own steps in the complete run."""
+        """Steps of this model in the complete run."""
         return self.run.config.train.steps
 
     @property
     def chunk_tokens(self) -> int:
-        """Tokens of a chunk that its steps are trained with."""
+        """Tokens of a chunk in its training steps."""
         if self.on_device:
             return self.model.chunk_tokens
         return CHUNK_TOKENS if self._state is None else int(self._state.progress.get("chunk_tokens", CHUNK_TOKENS))
 
     def trained_state(self) -> TrainedState | None:
-        """Returns its trained state; None before its first finite step."""
+        """Returns the trained state; None before the first finite step."""
         found = self._now() if self.on_device else self._state
         return found if found is not None and found.step else None
 
@@ -149,7 +149,7 @@ class Expert(Placed):
         return TrainedState(self.trainer.state(), self.trainer.progress(), lora)
 
     def enter(self) -> None:
-        """Load the model and its trained state, which is kept where that fails."""
+        """Load the model and its trained state. After an error the trained state is kept."""
         super().enter()
         if self._state is not None:
             try:

@@ -97,10 +97,11 @@ class Experts:
         return None if turn is None else (self.all[turn[0]], turn[1])
 
     def at_once(self, goal: int) -> list[int]:
-        """Returns up to which own step each expert trains at the same time as the other, for a run up to step `goal`;
-        [] where they take turns: with dropout too, which draws from generators that all threads share.
+        """Returns the step up to which each expert trains at the same time as the other, in a run up to step `goal`;
+        [] where the experts take turns.
 
-        The last step of each is made in turn, since it may have to outlast steps that are not finite.
+        Experts with dropout take turns, because threads share torch's random generators. The last step of each expert
+        is trained in turn, because steps that are not finite may have to be repeated before it.
         """
         if not self.both or not self.all[0].run.apart or any(one.run.config.lora.draws for one in self.all):
             return []
@@ -120,7 +121,7 @@ class Experts:
             self.session.emit(StageEnded(stage="load", seconds=time.monotonic() - began, step=self.step))
 
     def needs_evaluation(self, *, if_due: bool) -> bool:
-        """Returns whether the current model can be evaluated; with `if_due`, and was trained since it was."""
+        """Returns whether the current model can be evaluated; with `if_due`, and was trained since the last time."""
         expert = self.on_device
         return expert is not None and expert.trainer.evaluates and not (if_due and expert.name not in self._unmeasured)
 
@@ -143,8 +144,11 @@ class Experts:
         return len(self.all) * saved_bytes(sum(p.numel() for p in trainer.parameters.values()), trainer.config)
 
     def progress(self) -> dict[str, Any]:
-        """Returns the counters of a saved step: steps, ranks, the batches of a step where the run began on other ranks,
-        `QuantizedBy` of base weights quantized at load, and the tokens of a chunk where they are not CHUNK_TOKENS."""
+        """Returns the counters of a saved step, each only where it is needed to resume.
+
+        They are steps, ranks, batches of a step (of a run that began on other ranks), `QuantizedBy` (of a base
+        quantized at load) and tokens of a chunk (other than CHUNK_TOKENS).
+        """
         steps = {"expert_steps": [expert.good_step for expert in self.all]} if self.both else {}
         marks = {
             f"{prefix_of(expert)}quantized_by": expert.quantized_by.to_dict()
@@ -180,7 +184,7 @@ class Experts:
         """Returns an event of one expert, counted in steps of the run."""
         if not self.both or not isinstance(event, StepDone | StepSkipped | Evaluated):
             return event
-        # In a step at the same time the other one may have counted its step and not reported it yet.
+        # While both train, the other expert may have counted a step that it has not reported yet.
         known = zip(self.all, self._reported, strict=True)
         others = sum(min(other.step, reported) for other, reported in known if other is not expert)
         if isinstance(event, StepDone):

@@ -35,7 +35,7 @@ def memory_named(
     """Inside, errors of full device or host memory become OutOfMemory, with the remedies not in use yet.
 
     `stored_small`: whether the base file is quantized. `rendering`: clips are rendered, nothing is trained. `gpus`:
-    their number; None = as torch counts. `predicted`: planned bytes of a step on the fullest device.
+    number of GPUs; None: as torch counts. `predicted`: planned bytes of a step on the fullest device.
     """
     try:
         yield

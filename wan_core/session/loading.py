@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..cache import Batches, stack_texts
 from ..checkpoint import ReadTogether, checkpoint_files
+from ..dataset import NOTHING_TO_PREDICT
 from ..files import file_mark
 from ..job.checks import check_context, check_shards
 from ..job.open import OpenRun
@@ -14,7 +15,6 @@ from ..job.remarks import (
     remarks_on_attention,
     remarks_on_base,
     remarks_on_cards,
-    remarks_on_clips,
 )
 from ..load import materialize
 from ..lora import LoraConfig, adapter_parameters
@@ -39,10 +39,9 @@ def read_weights(
 ) -> WanTransformer:
     """Returns the model of `run` on its devices, with new `adapters`; without `measures` nothing is offloaded.
 
-    `trains`: with the copies that share out the tokens of a clip, where the run has some.
-    `shared`: shared memory of the ranks of a machine. `sharding`: the ranks that hold its blocks together. `together`:
-    reads the base once for all ranks, which load it at the same time. Raises Stopped on a stop request while weights
-    are read.
+    `trains`: also place the copies that split the tokens of a clip. `shared`: shared memory of the ranks of a machine.
+    `sharding`: the ranks that hold its blocks together. `together`: reads the base once for all ranks. Raises Stopped
+    on a stop request while weights are read.
     """
     plan = run.config.model
     return materialize(
@@ -75,10 +74,10 @@ def _sharding(session: Session, run: OpenRun) -> Sharding | None:
 
 
 def _together(session: Session, run: OpenRun) -> ReadTogether | None:
-    """Returns what reads the base of `run` once for all ranks; None where each rank reads all of it. A collective.
+    """Returns the reader that reads the base of `run` once for all ranks; None where each rank reads all of it.
 
-    Ranks of one machine read it from the memory of the system. Several machines share out the reads where all of them
-    see the same file: one of the same size, time and number, which copies of a file do not have.
+    Every rank calls it. Ranks of one machine all read the file, from the page cache. Several machines divide the reads
+    where all of them see one file by its size, modification time and inode; copies of a file differ in these.
     """
     group = session.group
     if group.local_world == group.world:
@@ -117,7 +116,7 @@ def load_model(
         *remarks_on_attention(plan, run.file, largest_step(run.cache_set, run.config.train.batch_size)),
         *remarks_on_base(plan, run.file),
     ]
-    warnings += [*remarks_on_cards(plan, compute), *remarks_on_clips(run.cache_set)]
+    warnings += [*remarks_on_cards(plan, compute), *([NOTHING_TO_PREDICT] if run.cache_set.given_whole else [])]
     for warning in [*warnings, *remark_on_scaling(plan, compute, run.config.train)]:
         session.warn(warning)
     for note in notes_on_cards(plan, compute):

@@ -1,4 +1,4 @@
-"""Copies of what a run reads again and again, base weights and cache entries, on a disk of each machine."""
+"""Copies the base weights and cache entries of a run to a local disk of each machine."""
 
 from __future__ import annotations
 
@@ -25,16 +25,15 @@ from ..sampler import SampleConfig
 from .session import Session
 
 _LOCAL = "WAN_TRAINER_LOCAL"
-"""environment variable: folder on a disk of this machine for copies; unset: everything is read where it lies"""
+"""environment variable: folder on a local disk for the copies; unset: nothing is copied"""
 _PIECE_BYTES = 8 << 20
 
 
 def local_roots(session: Session) -> Roots:
-    """Returns the roots of a session, the copies of this machine first. Every rank calls it; no rank copies without
-    `_LOCAL`.
+    """Returns the roots of a session, with the copies of this machine first. Every rank calls it.
 
-    The first process of each machine copies, the others wait. Where it cannot, its machine reads what all share, and
-    the run says why.
+    The first process of each machine copies, and the others wait. Where copying fails, the machine reads the shared
+    files, and a warning says why.
     """
     group, folder = session.group, os.environ.get(_LOCAL, "")
     found = group.gather(_copied(session, Path(folder)) if folder and group.local_rank == 0 else ({}, ""))
@@ -49,10 +48,10 @@ def local_roots(session: Session) -> Roots:
 
 
 def _copied(session: Session, folder: Path) -> tuple[dict[str, tuple[str, ...]], str]:
-    """Copies what is missing; returns the folders of the copies by root, or why there are none."""
+    """Copies missing files; returns the folders of the copies by root, or ({}, the error)."""
     try:
         copies: dict[str, tuple[str, ...]] = {}
-        for reference in _base_files(session.config):
+        for reference in filter(None, (session.config.model.base_file, session.config.model.low_noise_file)):
             root, relative = reference.split(":", 1)
             base = _copied_base(session.roots.resolve(reference), relative, folder / "models")
             copies[root] = (*copies.get(root, ()), str(base))
@@ -63,15 +62,10 @@ def _copied(session: Session, folder: Path) -> tuple[dict[str, tuple[str, ...]],
         return {}, str(error)
 
 
-def _base_files(config: RunConfig) -> Iterator[str]:
-    """Yields the names of the base files that a run trains."""
-    yield from filter(None, (config.model.base_file, config.model.low_noise_file))
-
-
 def _copied_base(source: Path, relative: str, folder: Path) -> Path:
-    """Copies a model, a file or a folder of them, unless its copy is there; returns the folder that holds `relative`.
+    """Copies a model file or folder, unless an intact copy exists; returns the folder of the copy.
 
-    The folder's name is the digest of the model, by which a copy is checked. Raises OSError and FileError.
+    The folder is named by the digest of the model, and contains `relative`. Raises OSError and FileError.
     """
     digest = checkpoint_digest(source)
     made = folder / digest[:32]
@@ -86,7 +80,7 @@ def _copied_base(source: Path, relative: str, folder: Path) -> Path:
 
 
 def _entries_of(config: RunConfig, clips: CacheSet) -> Iterator[Entry]:
-    """Yields the entries that a run reads: those of its set, and those of its previews."""
+    """Yields the cache entries that a run reads, for its clips and for its previews."""
     yield from clips.entries()
     preview = config.preview or SampleConfig()
     yield from (Entry("text", key, None) for key in preview.prompt_keys)
@@ -96,9 +90,9 @@ def _entries_of(config: RunConfig, clips: CacheSet) -> Iterator[Entry]:
 
 
 def _copy_entries(shared: LatentCache, local: LatentCache, config: RunConfig) -> None:
-    """Copies the set and the entries of a run. An entry has its own digest, by which every read checks it.
+    """Copies the cache set and the entries of a run.
 
-    Raises OSError, and FileError for an entry that is damaged where it lies, which is no copy then.
+    Raises OSError, and FileError for an entry whose copy does not match the digest in it; that copy is removed.
     """
     fingerprint = config.data.fingerprint
     found = {(one.kind, one.key): one for one in _entries_of(config, shared.read_set(fingerprint))}
@@ -120,7 +114,7 @@ def _is_copied(pairs: list[tuple[Path, Path]]) -> bool:
 
 
 def _copy(pairs: list[tuple[Path, Path]], below: Path) -> None:
-    """Copies files into folders below one, each complete or not at all. FileError where its disk has no room."""
+    """Copies files into folders below `below`, each atomically. Raises FileError where its disk lacks the space."""
     if not pairs:
         return
     with opened_folder(below, make=True):

@@ -1,4 +1,4 @@
-"""LoRA files and the attention kernel of rendered clips: of the preview settings, or of a column of a grid."""
+"""Applies and checks the LoRA files of rendered clips, from preview settings or a grid; checks the attention kernel."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""torch.profiler over a window of steps, and a snapshot of a card's memory over the step behind it.
+"""torch.profiler over a window of steps, and a snapshot of a card's memory over the step after it.
 
-The trace is for Perfetto and chrome://tracing, with a table of operators; the snapshot for pytorch.org/memory_viz. Two
-windows, because noting where each allocation comes from would lengthen the steps of the trace.
+The trace is for Perfetto and chrome://tracing, with a table of operators; the snapshot for pytorch.org/memory_viz. The
+snapshot has a step of its own, because recording the stack of each allocation slows a step.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from ..files import atomic_write_bytes
 from ..words import counted, first_line
 
 _PROFILED_STEPS = 3
-"""the window of the button"""
+"""steps that the button profiles"""
 _MOST_STEPS = 10
-"""a step of 14B is some hundred thousand events, and all of them are in memory until they are written"""
+"""a step of a 14B model has some 100,000 events, which stay in host memory until they are written"""
 _MOST_ALLOCATIONS = 100_000
-"""of the snapshot, the newest ones"""
+"""newest allocations that a snapshot keeps"""
 FOLDER = "profile"
 _ROWS = 40
-"""of a table, for each kind of event"""
+"""rows of the table for each kind of event"""
 _EVENT = re.compile(rb'"ph": "X", *\s*"cat": "([^"]*)", *\s*"name": "((?:[^"\\]|\\.)*)",[^{}]*?"dur": ([0-9.]+)')
 
 
 def _table(trace: bytes) -> str:
-    """Returns the names of a trace by the time that they took, those of each kind together.
+    """Returns the time and the calls of each name in a trace, by kind of event, longest first.
 
-    From its text: torch's own table reads each event for 90 microseconds, half a minute of a step of 14B.
+    The JSON text is searched directly: `key_averages` takes 90 microseconds an event, half a minute for a 14B step.
     """
     took: defaultdict[bytes, defaultdict[bytes, list[float]]] = defaultdict(lambda: defaultdict(lambda: [0.0, 0]))
     for kind, name, microseconds in _EVENT.findall(trace):
@@ -55,19 +55,19 @@ def _table(trace: bytes) -> str:
 class StepProfiler:
     """Profiles complete steps, between calls of `after`. Writes into the folder `profile` of the run.
 
-    A failure in here becomes a note and never ends the run.
+    A failure becomes a warning and never ends the run.
     """
 
     def __init__(self, directory: Path, emit: Emit, *, steps: int = 0, skipped: int = 1) -> None:
-        """`steps`: to profile, behind the first `skipped` ones; 0: none until `request`."""
+        """`steps`: number of steps to profile after the first `skipped`; 0: none until `request`."""
         self._folder, self._emit = directory / FOLDER, emit
         self._steps, self._skipped = min(steps, _MOST_STEPS), skipped
         self._profile: Any = None
-        self._first = self._last = self._remembered = 0
+        self._first = self._last = self._recorded = 0
 
     def request(self) -> None:
-        """Profiles the next steps, unless a window is open or to come."""
-        if not (self._steps or self._profile or self._remembered):
+        """Profile the next steps, unless a window is open or planned."""
+        if not (self._steps or self._profile or self._recorded):
             self._steps, self._skipped = _PROFILED_STEPS, 0
 
     @property
@@ -76,16 +76,16 @@ class StepProfiler:
         return bool(self._steps) and self._skipped <= 0
 
     def after(self, step: int) -> None:
-        """Call it behind each step: it ends a window, and counts the steps before the first one."""
+        """Count a step that is complete, and end a window with it. Called after each step."""
         self._skipped -= 1
-        if self._remembered and step >= self._remembered:
+        if self._recorded and step >= self._recorded:
             self._write_memory()
         if self._profile is not None and step >= self._last:
             self._write_trace(step)
-            self._remember(step + 1)
+            self._record_memory(step + 1)
 
     def begin(self, step: int) -> None:
-        """Begins the window that is due, with the step after `step`."""
+        """Begin a window that is due, with the step after `step`."""
         if not self.due:
             return
         steps, self._steps = self._steps, 0
@@ -96,8 +96,8 @@ class StepProfiler:
             self._profile, self._first, self._last = profile, step + 1, step + steps
 
     def end(self, step: int) -> None:
-        """Writes what was profiled up to `step`, if a window is open."""
-        if self._remembered:
+        """End the session after `step`: write an open window."""
+        if self._recorded:
             self._write_memory()
         if self._profile is not None:
             self._write_trace(step)
@@ -125,16 +125,16 @@ class StepProfiler:
                 )
             )
 
-    def _remember(self, step: int) -> None:
-        """Has the allocator of the cards note each allocation of `step`."""
+    def _record_memory(self, step: int) -> None:
+        """Start recording the device allocations of `step`."""
         if not backend_of(default_device()).memory_history:
             return
         with self._noting("The memory of a step cannot be recorded: {why}."):
             allocator()._record_memory_history(max_entries=_MOST_ALLOCATIONS)
-            self._remembered = step
+            self._recorded = step
 
     def _write_memory(self) -> None:
-        step, self._remembered = self._remembered, 0
+        step, self._recorded = self._recorded, 0
         name, memory = f"memory-{step:06d}.pickle", allocator()
         with self._noting(f"The memory of step {step} could not be written: {{why}}. Make room, and ask again."):
             try:
@@ -148,21 +148,23 @@ class StepProfiler:
             )
 
     def _write(self, name: str, export: Callable[[str], object], *, table: str = "") -> int:
-        """Writes the file that `export` makes at a path into the folder; returns its bytes. `table`: the name of one
-        that is written too, of a trace, which is packed."""
+        """Write the file that `export(path)` makes into the folder; returns its size in bytes.
+
+        `table`: for a trace, which is then gzipped, the name of the file for its table.
+        """
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             made = Path(folder) / "made"
             export(str(made))
             data = made.read_bytes()
         if table:
             atomic_write_bytes(self._folder / table, _table(data).encode(), self._folder.parent)
-            data = gzip.compress(data, 6)  # torch's own works line by line and takes six times as long
+            data = gzip.compress(data, 6)  # torch's export to .gz compresses line by line, six times slower
         atomic_write_bytes(self._folder / name, data, self._folder.parent)
         return len(data)
 
     @contextlib.contextmanager
     def _noting(self, said: str) -> Iterator[None]:
-        """Inside, an error is a warning: `said` with what it says in place of {why}."""
+        """Inside, an exception becomes the warning `said`, with its first line for {why}."""
         try:
             yield
         except Exception as error:  # a run is worth more than its profile

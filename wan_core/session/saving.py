@@ -41,7 +41,7 @@ _MENDABLE = tuple(
 _log = logger(__name__)
 _RETRY_SAVE_S = 5.0
 _PAUSES_S = (0.2, 0.8, 2.0)
-"""between reads of a file that a virus scanner or a folder sync holds for a moment"""
+"""seconds between reads of a file that a virus scanner or a folder sync holds open"""
 _LEFTOVER_S = 600.0
 
 
@@ -54,7 +54,7 @@ class Saver:
         self.saved: SavedStep | None = None
         """the newest saved step of this job"""
         self._still: set[str] = set()
-        """experts with a warning that their LoRA does not move: once a session"""
+        """experts already warned, once a session, that their LoRA hardly changes"""
 
     @property
     def saved_step(self) -> int:
@@ -74,7 +74,7 @@ class Saver:
         Raises CheckpointError where the saved steps are of another job, and where a newer step is unreadable now.
         """
         pauses = iter(_PAUSES_S)
-        # An unreadable step may be intact: resumed from an older one, its steps would be trained twice.
+        # An unreadable step may be intact; resuming from an older one would train its steps twice.
         while True:
             self.saved = self.store.latest(self.config.job_id)
             if (refused := self.store.refused(self.saved_step)) is None:
@@ -133,7 +133,7 @@ class Saver:
         """
         while True:
             try:
-                self.saved = self._commit(step, experts)  # after a failed status write this finds the step committed
+                self.saved = self._commit(step, experts)  # a step that is committed already stays as it is
                 self.write_status("running")
                 return self.saved
             except OSError as error:
@@ -195,7 +195,7 @@ class Saver:
         )
 
     def _room(self, experts: Experts) -> str:
-        if experts.on_device is None:  # no model is loaded after running out of memory, so the size is unknown
+        if experts.on_device is None:  # without a loaded model, after memory ran out, the size is unknown
             return ""
         with contextlib.suppress(OSError):
             free, need = shutil.disk_usage(self.directory).free, experts.bytes_of_a_save
@@ -241,10 +241,10 @@ class Saver:
 
 
 def export_lora(directory: Path, step: int | None, target: Path, *, layout: str = "") -> tuple[SavedStep, list[Path]]:
-    """Copy the LoRA of a saved step (None: the latest) to `target` atomically; of a pair both, in two files.
+    """Copy the LoRA of a saved step (None: the latest) to `target` atomically; a pair has two files.
 
-    `layout`: a key of `FOLDERS`; `target` is then a folder, of a pair with a folder for each expert. ExportError for
-    kinds that the layout does not have. Returns the step and the files.
+    `layout`: a key of `FOLDERS`; `target` is then a folder, with a subfolder for each expert of a pair. Returns the
+    step and the files. Raises CheckpointError without such a step, and ExportError for kinds that the layout lacks.
     """
     store = SaveStore(directory)
     saved = store.latest() if step is None else store.read(step)
@@ -275,7 +275,7 @@ def _of_low_noise(target: Path) -> Path:
 
 
 def _change(found: LoraLook, expert: Expert) -> float:
-    """Returns the root mean square of a LoRA's update, over the weights that it adapts."""
+    """Returns the RMS of a LoRA's update over the weights that it adapts."""
     values = sum(math.prod(expert.run.file.weights[name].shape) for name in found.weights)
     return math.hypot(*found.updates.values()) / math.sqrt(values) if values else 0.0
 

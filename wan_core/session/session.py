@@ -1,4 +1,4 @@
-"""The session of a worker: the values that all parts of its work on a run share."""
+"""The session of a worker: values shared by all parts of its work on a run."""
 
 from __future__ import annotations
 
@@ -37,17 +37,18 @@ class Session:
         return self.group.leads
 
     def note(self, text: str) -> None:
-        """Emit a note; "" is none."""
+        """Emit a note; "" emits nothing."""
         if text:
             self.emit(Note(text=text))
 
     def warn(self, text: str) -> None:
-        """Emit a warning; "" is none."""
+        """Emit a warning; "" emits nothing."""
         if text:
             self.emit(Note(text=text, level="warning"))
 
     def on_tensor(self, done: int, total: int) -> None:
-        """Emit the progress of loading. Raises Stopped on a stop request; several ranks stop together later."""
+        """Emit the progress of loading. Raises Stopped on a stop request, except with several ranks: they stop together
+        before the next step."""
         if done % 50 == 0 or done == total:
             self.emit(Stage(stage="load", done=done, total=total))
         if (reason := self.control.stop_reason()) and self.group.world == 1:

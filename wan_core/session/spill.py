@@ -18,7 +18,7 @@ from ..placement import total_bytes
 from ..words import filled
 
 _FIRST, _LAST = 5, 3
-"""steps whose medians are the initial and the current speed"""
+"""number of first and of last steps whose median rates are compared"""
 _SLOWER = 4.0
 _FULL = 0.9
 """of the card; driver and desktop hold the other tenth"""
@@ -26,7 +26,7 @@ _GIB = 1 << 30
 
 
 class SpillWatch:
-    """Remarks on the memory spill of one run, once."""
+    """Detects the memory spill of one run, and warns once."""
 
     def __init__(self, totals: Mapping[str, int]) -> None:
         """`totals`: bytes of each card by device name."""
@@ -43,7 +43,7 @@ class SpillWatch:
     def remark(self, step: StepDone) -> str:
         """Returns the remark after `step`; "" without spill, and after the first remark."""
         slower = 1.0
-        if step.tflops:  # a rate, since it does not depend on the size of the clips as seconds do
+        if step.tflops:  # unlike seconds, the FLOP rate does not depend on the size of the clips
             self._speeds = [*self._speeds[:_FIRST], *self._speeds[_FIRST:][-_LAST:], step.tflops]
         if len(self._speeds) >= _FIRST + _LAST:
             slower = statistics.median(self._speeds[:_FIRST]) / statistics.median(self._speeds[-_LAST:])

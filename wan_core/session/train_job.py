@@ -58,10 +58,10 @@ def run_job(
 ) -> Finished:
     """Train the run in `directory` until its last step, a stop, or `max_steps` steps of this session (0 = no limit).
 
-    A kill loses only what came after the last saved step. Raises WanTrainerError for anything a user can fix; an error
-    becomes the run's status "failed".
+    A kill loses only the steps after the last saved step. Raises WanTrainerError for anything a user can fix; any error
+    sets the run's status to "failed".
     `embed_workflow`: LoRA files contain the run's workflow.json. `before`: seconds by stage (cache, start) spent before
-    the session. `profile_steps`: steps to profile in place of those of the settings; 0: those.
+    the session. `profile_steps`: number of steps to profile; 0: as in the settings.
     """
     config, group = read_run(directory), group or Group()
     group.parts = config.model.placement.parts if group.world > 1 else 1
@@ -101,7 +101,7 @@ class _Worker:
     def __init__(self, session: Session, sinks: EventSinks, limit: TimeLimit, hold: Hold | None) -> None:
         self.session, self.sinks, self.limit, self.hold = session, sinks, limit, hold
         self.saver = Saver(session)
-        # Filled as `_load` gets there: an error report uses what is known by then.
+        # `_load` sets these one by one, so that an error report can use those that are set.
         self._open: tuple[OpenRun, ...] = ()
         self._experts: Experts | None = None
         self._training: Training | None = None
@@ -144,14 +144,14 @@ class _Worker:
         except Stopped as stop:
             return self._stopped(training, stop.reason)
         except LockLost:
-            raise  # the other process saves this run now: nothing is written
+            raise  # another process owns the run now, so nothing is written
         except NotFinite as error:
             good = training.experts.good_step
             if self.session.leads:
                 saver.store.suspect(self.sinks.good_until(good))
             raise not_finite_error(error, good, saver.store, self.session.config) from error
         except Exception as error:
-            # Without a model on the devices (it made room for a preview), its trained state is in host memory.
+            # A model that was offloaded for a preview has its trained state in host memory, which can be saved.
             if memory_ran_out(error) or self._on_device is None:
                 self._save_before_stopping(training, "")
             raise
@@ -161,7 +161,7 @@ class _Worker:
         return self._finish("done" if training.experts.step == total else "stopped", training.experts.step)
 
     def _found_finished(self, require_state: bool) -> Finished | None:
-        """Find the newest saved step; returns the end of a run that it completes.
+        """Find the newest saved step; returns the end of a run that is complete with it, else None.
 
         Raises CheckpointError without one where `require_state`.
         """
@@ -229,7 +229,7 @@ class _Worker:
         return training
 
     def _watch(self, devices: Sequence[str]) -> None:
-        """Begin to watch the devices of this rank; where there are several, in a file of its own."""
+        """Watch the devices of this rank for spill; with several ranks or devices, record their state in a file."""
         session = self.session
         several = session.group.world if session.group.world > 1 or len(devices) > 1 else 0
         self.sinks.spill = SpillWatch.on(devices)

@@ -12,7 +12,7 @@ from ..errors import Stopped
 from ..events import Stage, Suggested
 from ..job.length import TimeLimit
 from ..job.outcome import steps_worth_keeping, suggestion_of
-from .at_once import named_of, trained_at_once
+from .at_once import naming_expert, train_at_once
 from .expert import Expert
 from .experts import Experts
 from .previews import Previews
@@ -35,9 +35,9 @@ class Training:
         nothing_to_learn: str = "",
         profile_steps: int = 0,
     ) -> None:
-        """`nothing_to_learn`: why no step can be suggested, as for blank clips; "" otherwise.
+        """`nothing_to_learn`: why no step can be suggested, for example blank clips; "" otherwise.
 
-        `profile_steps`: steps to profile in place of those of the settings; 0: those.
+        `profile_steps`: number of steps to profile; 0: as in the settings.
         """
         self.session, self.experts, self.saver, self._limit = session, experts, saver, limit
         self._previews, self._nothing_to_learn = previews, nothing_to_learn
@@ -49,9 +49,9 @@ class Training:
             skipped=train.profile_skip_steps,
         )
         self._counted = experts.step
-        """the step after which was looked for what is due"""
+        """step at the last call of `_note_due`"""
         self._due: set[str] = set()
-        """of save, evaluate, sample, suggest, profile and end: due after the last step"""
+        """work due after the last step: save, evaluate, sample, suggest, profile, end"""
 
     def run(self, goal: int) -> None:
         """Train up to step `goal` of the run. Every rank calls it. Raises what `Trainer.run` does."""
@@ -86,11 +86,11 @@ class Training:
             self._sample()
         session.emit(Stage(stage="train", done=experts.step, total=session.config.train.steps))
         self.profiler.begin(experts.step)
-        while experts.all[0].step < until[0] and trained_at_once(experts.all, until, self._is_due):
+        while experts.all[0].step < until[0] and train_at_once(experts.all, until, self._is_due):
             self._do_what_is_due(experts.all)
 
     def _do_what_is_due(self, trained: Sequence[Expert]) -> None:
-        """Save, evaluate, sample, suggest and prune as far as it is due, and load the `trained` models again."""
+        """Do the work in `_due`, then load the `trained` models again."""
         experts, session, total = self.experts, self.session, self.session.config.train.steps
         with self._stops_between_steps():
             if "save" in self._due:
@@ -115,13 +115,13 @@ class Training:
             experts.load(expert)
 
     def _trained(self, last: int) -> bool:
-        """Train the current model up to its own step `last`; returns whether it left earlier because work is due."""
+        """Train the current model up to its own step `last`; returns whether work that is due ended it earlier."""
         expert = self.experts.current
-        with named_of(expert) if self.experts.both else contextlib.nullcontext():
+        with naming_expert(expert) if self.experts.both else contextlib.nullcontext():
             return expert.trainer.run(last, lambda _step: self._is_due())
 
     def _is_due(self) -> bool:
-        """Note what is due after a step; returns whether anything is for this rank and the last step was finite."""
+        """Find the work due after a step; returns whether this rank has any, and the last step was finite."""
         group = self.session.group
         is_due = group.leads and self._note_due()
         if group.parts > 1:  # ranks that share clips evaluate together
@@ -132,7 +132,7 @@ class Training:
         return is_due
 
     def _note_due(self) -> bool:
-        """Note what is due for the leader after a step; returns whether anything is and the last step was finite."""
+        """Find the work of the leader after a step; returns whether there is any, and the last step was finite."""
         train, step, take = self.session.config.train, self.experts.step, self.session.control.take
         self.profiler.after(step)
         before, self._counted = self._counted, step
@@ -160,7 +160,7 @@ class Training:
         return bool(self._due)
 
     def save(self) -> None:
-        """Commit the last finite step; nothing after an update that failed half-way.
+        """Commit the last finite step, unless an update failed half-way.
 
         Raises Stopped on a stop request while the disk is full.
         """

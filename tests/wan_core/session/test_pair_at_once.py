@@ -53,13 +53,13 @@ def test_at_once_each_expert_trains_as_in_turn(
     tmp_path: Path, in_turn: tuple[TinyRun, dict[str, list[float]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[tuple[list[int], list[int]]] = []
-    trained = training.trained_at_once
+    trained = training.train_at_once
 
     def counted(experts: list, until: list[int], is_due: object) -> bool:
         calls.append(([one.step for one in experts], until))
         return trained(experts, until, is_due)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(training, "trained_at_once", counted)
+    monkeypatch.setattr(training, "train_at_once", counted)
     run = make_pair_run(tmp_path, preview=PREVIEW, **SETTINGS)
     place(run, APART)
     events = train_here(run)
@@ -112,7 +112,7 @@ def test_a_stop_and_an_error_in_one_thread_end_both_and_lose_nothing(
 
 
 def test_with_dropout_they_take_turns_and_the_run_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "trained_at_once", None)  # called by nobody
+    monkeypatch.setattr(training, "train_at_once", None)  # called by nobody
     run = make_pair_run(tmp_path, lora=LoraConfig(rank=4, rank_dropout=0.1), **SETTINGS)
     place(run, APART)
     events = train_here(run)

@@ -6,7 +6,7 @@ import pytest
 
 from wan_core.errors import ConfigError
 from wan_core.model import Policy
-from wan_core.plan.choices import asked_measures
+from wan_core.plan.choices import requested_measures
 from wan_core.train import TrainConfig
 
 
@@ -38,7 +38,7 @@ def test_a_compiled_block_has_no_activations_to_name() -> None:
 
 def test_what_a_policy_offloads_leaves_the_gpu_or_is_refused() -> None:
     away = TrainConfig(checkpointing_policy="offload_matmul_without_batch")
-    assert asked_measures(away).offload_inputs
-    assert not asked_measures(TrainConfig()).offload_inputs
+    assert requested_measures(away).offload_inputs
+    assert not requested_measures(TrainConfig()).offload_inputs
     with pytest.raises(ConfigError, match=r"offload_activations is off\. Set it to auto"):
         TrainConfig(checkpointing_policy="offload_matmul_without_batch", offload_activations="off")

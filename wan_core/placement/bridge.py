@@ -1,4 +1,4 @@
-"""Carries tensors between the devices of a split model. Every block has its bridge; none relies on its neighbour."""
+"""Moves tensors between the devices of a split model, before each block and before the head."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from .plan import Placement
 
 
 class DeviceCarrier:
-    """The `Carrier` of a model whose blocks lie on several devices.
+    """The `Carrier` of a model with blocks on several devices.
 
-    Tokens move where they must; the constants of a pass are copied once to each device, not once per block. Moves
-    happen outside the checkpointed region, so recompute does not repeat them, and are differentiable.
+    Tokens move where the device changes; the constants of a pass are copied once to each device. Moves are
+    differentiable, and happen outside the checkpointed region, so that recompute does not repeat them.
     """
 
     def __init__(self, placement: Placement) -> None:

@@ -22,13 +22,13 @@ CARD_LIMIT = "WAN_TRAINER_CARD_GIB"
 HOST_LIMIT = "WAN_TRAINER_HOST_GIB"
 """environment variable: plan as if this number of GiB of CPU RAM were free"""
 _RESERVE_GIB = 1.5 if sys.platform == "win32" else 1.0
-"""of each card, for what no plan counts: the driver's context, workspaces of libraries, gaps between allocations"""
+"""GiB of each card reserved for the driver's context, workspaces of libraries and gaps between allocations"""
 _GIB = 1 << 30
 
 
 @dataclass(frozen=True, kw_only=True)
 class FreeMemory:
-    """The bytes that a job may take; what is not named has no known end."""
+    """The bytes that a job may take; a device that is not listed has no known limit."""
 
     devices: Mapping[str, int]
     host: int | None = None
@@ -47,10 +47,10 @@ def free_memory_of_cards(gibibytes: Iterable[float], *, host: int | None = None)
 
 
 def free_memory_here(devices: Iterable[torch.device], *, ask_driver: bool) -> FreeMemory:
-    """Returns the room on these devices of this machine, less a reserve.
+    """Returns the free memory of these devices of this machine, minus a reserve.
 
-    `ask_driver`: what other programs hold counts too, on every card. The question opens a CUDA context on a card that
-    has none, some hundred MiB; without it a card that this process does not use counts completely.
+    `ask_driver`: query every card, so that the memory of other programs counts. The query opens a CUDA context of some
+    hundred MiB on the card; without it, a card that this process does not use counts as empty.
     """
     limit = card_limit()
     found: dict[str, int] = {}
@@ -65,9 +65,9 @@ def free_memory_here(devices: Iterable[torch.device], *, ask_driver: bool) -> Fr
 def processes_by_free_memory(
     config: PlacementConfig, num_blocks: int, *, ask_driver: bool
 ) -> list[tuple[Placement, FreeMemory]]:
-    """Returns where the model lies for each process of a job, and its room (`free_memory_here`), the fullest one first.
+    """Returns the placement and the free memory of each process of a job, the process with the least memory first.
 
-    Where each card trains a copy, each process has its share of the host memory.
+    Processes share host memory in equal parts. `ask_driver`: see `free_memory_here`.
     """
     found: list[tuple[Placement, FreeMemory]] = []
     for rank in range(config.ranks):
@@ -83,7 +83,7 @@ def _host_room() -> int | None:
 
 
 def card_limit() -> float | None:
-    """Returns what CARD_LIMIT says, in GiB. Raises ConfigError for what is no positive number."""
+    """Returns CARD_LIMIT in GiB; None where it is unset. Raises ConfigError for a value that is no positive number."""
     return _said_gibibytes(CARD_LIMIT)
 
 
@@ -101,14 +101,14 @@ def _said_gibibytes(variable: str) -> float | None:
 
 
 def total_bytes(device: torch.device) -> int:
-    """Returns the memory of a device; of the host for the CPU, and without limit where psutil is missing."""
+    """Returns the bytes of a device; for the CPU those of the host, 2**62 where psutil is missing."""
     if is_gpu(device):
         return abilities_of(device).memory
-    return host_total() or 1 << 62  # unknown: the host's memory is not the limit anybody plans for
+    return host_total() or 1 << 62
 
 
 def card_bytes(device: torch.device) -> int | None:
-    """Returns the memory a plan counts a device as: what CARD_LIMIT says where that is less; None where unknown."""
+    """Returns the bytes of a device, at most CARD_LIMIT; None where they are unknown."""
     limit, total = card_limit(), total_bytes(device)
     if limit is not None:
         total = min(total, int(limit * _GIB))
@@ -118,10 +118,9 @@ def card_bytes(device: torch.device) -> int | None:
 def _room_on_card(device: torch.device, limit: float | None, *, ask_driver: bool) -> int:
     total = abilities_of(device).memory
     taken = 0
-    if ask_driver or reserved_bytes(device):  # where this process uses the card there is a context
-        taken = total - free_bytes(device) - reserved_bytes(device)  # what is ours is given back, or used again
-    whole = total if limit is None else min(total, int(limit * _GIB))
-    left = whole - taken
+    if ask_driver or reserved_bytes(device):  # a card that this process uses has a context already
+        taken = total - free_bytes(device) - reserved_bytes(device)  # memory of this process can be reused
+    left = (total if limit is None else min(total, int(limit * _GIB))) - taken
     if backend_of(device).shares_host and (free := host_bytes()) is not None:
         left = min(left, free + reserved_bytes(device))
     return max(left - int(_RESERVE_GIB * _GIB), 0)

@@ -13,11 +13,14 @@ from ..config import Config, setting
 from ..errors import ConfigError, PlacementError
 
 MODES = ("one device", "split blocks", "copy per GPU", "split tokens", "auto", "expert per GPU")
-"""one device; split blocks: consecutive blocks on each device, one process; copy per GPU: one process and full model
-each, gradients averaged over gloo (works without NCCL, so on Windows too); split tokens: a full model on each device,
-one process, each runs a part of the tokens of every clip (`parallel.SplitTokens`); auto: one of these, which a new run
-chooses (plan/modes.py), and split blocks until then; expert per GPU: each expert of a pair on a device of its own, one
-process, both at the same time (`session/at_once.py`)."""
+"""ways in which devices share a job
+
+split blocks: one process, consecutive blocks on each device. copy per GPU: a process and a full model for each device,
+gradients averaged over gloo, which Windows has too. split tokens: one process, a full model on each device, a part of
+the tokens of every clip on each (`parallel.SplitTokens`). auto: the mode that a new run chooses (plan/modes.py); split
+blocks until then. expert per GPU: one process, each expert of a pair on a device of its own, both trained at the same
+time (`session/at_once.py`).
+"""
 EXPERT_PER_GPU = MODES[-1]
 
 INTERLEAVED = "interleaved"
@@ -26,7 +29,7 @@ _SHARE = re.compile("[1-9][0-9]{0,3}")
 
 @dataclass(frozen=True, kw_only=True)
 class PlacementConfig(Config):
-    """The placement that SplitAcrossGPUs and LoadWanModel ask for; devices are resolved where the job runs."""
+    """The placement requested by SplitAcrossGPUs and LoadWanModel; device names are resolved where the job runs."""
 
     mode: str = setting(
         "one device",
@@ -42,13 +45,13 @@ class PlacementConfig(Config):
         'Devices to use: all, or a list such as "cuda:0,cuda:1". The first also holds the embeddings, the last the '
         "head. Change it when a GPU is needed for other work.",
     )
-    """default takes the first GPU, or the CPU; "0,1" means "cuda:0,cuda:1" """
+    """default: the first GPU, or the CPU without one; "0,1" means "cuda:0,cuda:1" """
     split_at: str = setting(
         "auto",
         "For split blocks: auto, interleaved (two runs of blocks each), or the number of the first block of each later "
         'GPU, such as "20" or "14,28". Change it when one GPU runs out of memory.',
     )
-    """midpoint too; auto gives a larger card more blocks; more numbers than cards give each several runs"""
+    """also midpoint; auto gives a larger card more blocks; with more numbers than cards, each card has several runs"""
     copies: int = setting(
         0, "For copy per GPU: processes over all machines that torchrun starts. 0 = one per device.", low=0, high=4096
     )
@@ -60,7 +63,7 @@ class PlacementConfig(Config):
         low=1,
         high=4096,
     )
-    """no widget; more than there are processes: all of them"""
+    """no widget; a number above that of the processes means all of them"""
     context_parallel: int = setting(
         1,
         "For copy per GPU: processes that train one clip together, each a part of its tokens. 1 = each trains clips of "
@@ -68,21 +71,21 @@ class PlacementConfig(Config):
         low=0,
         high=4096,
     )
-    """no widget; more than there are processes: all of them; 0 stands in no run.json that was trained"""
+    """no widget; a number above that of the processes means all of them; training replaces 0 in run.json"""
     context_exchange: str = setting(
         "auto",
         "How these processes attend to each other's tokens. auto: all-to-all where the heads divide, else ring.",
         choices=("auto", "all-to-all", "ring"),
     )
-    """no widget; all-to-all: each has all tokens of some heads; ring: keys and values go round"""
+    """no widget; all-to-all: each process gets all tokens of some heads; ring: keys and values go from rank to rank"""
     token_shares: str = setting(
         "auto",
         'For split tokens: the proportions in which the GPUs share the tokens and heads, such as "74,26". auto: by '
         "predicted speed and memory, chosen once; equal for GPUs of one kind.",
     )
-    """no widget; auto in a run that trains means equal"""
+    """no widget; auto in a trained run means equal shares"""
     chosen: str = ""
-    """why `auto` chose the mode of this run, and what the others would take"""
+    """reason why `auto` chose the mode of this run, with the predicted times of all modes"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -92,7 +95,7 @@ class PlacementConfig(Config):
 
     @property
     def shares(self) -> tuple[int, ...]:
-        """The proportions of `token_shares`; () for auto. ConfigError where they are none."""
+        """The proportions of `token_shares`; () for auto. Raises ConfigError for other text."""
         if self.token_shares == "auto":
             return ()
         parts = [part.strip() for part in self.token_shares.split(",")]
@@ -104,8 +107,8 @@ class PlacementConfig(Config):
         return tuple(map(int, parts))
 
     def identity(self) -> dict[str, Any]:
-        """Returns the number of copies: several ranks make a larger batch. Where blocks lie changes nothing, and who
-        runs a token changes the order of sums, so rounding alone."""
+        """Returns the number of copies, which makes the batch larger. The device of a block changes no number, and the
+        device of a token only the rounding of sums."""
         listed = self.devices.count(",") + 1 if "," in self.devices else self.devices
         known = (self.copies or listed) if self.mode == "copy per GPU" else 1
         if known == 1 or self.context_parallel <= 1:
@@ -115,7 +118,8 @@ class PlacementConfig(Config):
         return {"copies": f"{known} / {self.context_parallel}"}
 
     def device_names(self) -> tuple[str, ...]:
-        """Returns the devices of this machine the job may use, at least one; PlacementError when one does not exist."""
+        """Returns the devices of this machine that the job may use, at least one. Raises PlacementError for a device
+        that does not exist."""
         gpus = gpu_names()
         if self.devices == "default":
             return gpus[:1] or ("cpu",)
@@ -140,7 +144,8 @@ class PlacementConfig(Config):
 
     @property
     def parts(self) -> int:
-        """The number of processes that train one clip together. PlacementError where it divides no group."""
+        """The number of processes that train one clip together. Raises PlacementError where it does not divide
+        `ranks`."""
         ranks = self.ranks
         parts = max(1, min(self.context_parallel, ranks))
         if ranks % parts:
@@ -168,14 +173,15 @@ class PlacementConfig(Config):
         return replace(self, mode=MODES[0], devices=names[number % len(names)])
 
     def without_parts(self) -> PlacementConfig:
-        """Returns the same for a model that is not trained: of split tokens the first device, which renders alone."""
+        """Returns the placement of a model that is not trained: for split tokens the first device alone, else this."""
         if self.mode != "split tokens":
             return self
         return replace(self, mode="one device", devices=self.device_names()[0])
 
     @property
     def sharders(self) -> int:
-        """The number of processes that hold one copy of the base together. PlacementError where it divides no group."""
+        """The number of processes that hold one copy of the base together. Raises PlacementError where it does not
+        divide `ranks`."""
         ranks = self.ranks
         sharders = min(self.shards, ranks)
         if ranks % sharders:

@@ -1,6 +1,6 @@
-"""Copies between a device, host memory and other devices: the one file that knows streams, events and locked memory.
+"""Copies between a device, host memory and other devices; the only file with streams, events and pinned memory.
 
-Everything else of this room is the same on every device: which copy begins when, and who waits for it.
+The other files of this package decide when a copy begins and who waits for it, equally for every kind of device.
 """
 
 from __future__ import annotations
@@ -19,49 +19,52 @@ from .host import host_bytes
 
 _log = logger(__name__)
 _PORTABLE = 1
-"""cudaHostRegisterPortable: page-locked for every device of the process"""
+"""cudaHostRegisterPortable: pinned for every device of the process"""
 _LEFT_TO_OTHERS = 2 << 30
-"""bytes of host memory that are never locked"""
+"""bytes of free host memory that are never pinned"""
 _locked_bytes = 0
-"""page-locked so far by this process"""
+"""bytes that this process has pinned"""
 
 
 class Copies(Protocol):
-    """Moves bytes between one device and host memory while the device computes.
+    """Copies between one device and host memory while the device computes.
 
-    A copy reads the results of all that was queued on the device before it, and of nothing later. Until it is
-    complete, its source must not change, and neither end may be freed. Copies of memory that is not page-locked block.
+    A copy sees the results of all work queued on the device before it. Until the copy is complete, its source must not
+    change, and neither source nor target may be freed. Copies of memory that is not pinned block the host.
     """
 
     remarks: dict[str, str]
     """warnings on host memory, one for each topic"""
 
     def host_memory(self, size: int) -> Tensor | None:
-        """Returns `size` new bytes, (size,) uint8, page-locked where the system locks them; None where RAM is short."""
+        """Returns `size` new bytes, (size,) uint8, pinned where the system permits; None where RAM is short."""
         ...
 
     def lock(self, memory: Tensor) -> Tensor:
-        """Returns `memory` (size,) uint8 of the host, page-locked where the system locks it.
+        """Returns host memory (size,) uint8, pinned where the system permits.
 
-        It was written already, and may be mapped by other processes too, each of which locks it for itself.
+        It has values already. Each process that maps it must pin it for itself.
         """
         ...
 
     def start(self, source: Tensor, target: Tensor) -> Any:
-        """Begins to copy between two contiguous tensors of one shape and dtype; one lies on the host, one does not."""
+        """Begins a copy between two contiguous tensors of one shape and dtype, one in host memory, one on the device.
+
+        Returns the copy, to pass to `wait`.
+        """
         ...
 
     def start_all(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> Any:
-        """Begins to copy each source of (source, target) as `start` does; all in the direction of the first."""
+        """Begins one copy of all pairs (source, target), all in the same direction; see `start`."""
         ...
 
     def wait(self, copy: Any, reader: torch.device | None = None) -> None:
-        """Lets whatever the device, or another one, computes from now on wait for what `start` returned."""
+        """Makes work that is queued from now on, on the device or on `reader`, wait for a copy."""
         ...
 
 
 class PlainCopies:
-    """Copies at once: for devices without streams of their own, and the CPU, where tests run what GPUs run."""
+    """Copies synchronously, for the CPU and devices without streams."""
 
     def __init__(self) -> None:
         self.remarks: dict[str, str] = {}
@@ -84,10 +87,10 @@ class PlainCopies:
 
 
 class CudaCopies:
-    """Copies on two streams of their own, one for each direction: a GPU has an engine for each.
+    """Copies on two streams, one for each direction, since a GPU has a copy engine for each.
 
-    All memory belongs to the stream that computes, which waits for a copy before either end is freed. So the allocator
-    may hand it on at once, however far the host is ahead; `record_stream` would keep it until the GPU has caught up.
+    All memory belongs to the compute stream, which waits for a copy before source or target are freed. The allocator
+    can then reuse it at once; with `record_stream` it would wait until the GPU has caught up with the host.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -95,7 +98,7 @@ class CudaCopies:
         self._out, self._in = torch.cuda.Stream(device), torch.cuda.Stream(device)
 
     def host_memory(self, size: int) -> Tensor | None:
-        # torch's own page-locked memory comes in powers of two: 512 MiB for a block of 333.
+        # torch's own pinned memory is rounded up to powers of two: 512 MiB for a block of 333 MiB.
         return self._locked(torch.empty(size, dtype=torch.uint8)) if _leaves_enough(size) else None
 
     def lock(self, memory: Tensor) -> Tensor:
@@ -109,9 +112,9 @@ class CudaCopies:
                 return memory
         global _locked_bytes
         _locked_bytes += memory.nbytes
-        # A storage of its own, on the same bytes: views of it hold the storage and not the tensor they were taken from.
+        # A new storage on the same bytes, whose end runs `_unlock`: views keep a storage alive, not a tensor object.
         handed_out = torch.from_numpy(memory.numpy())  # pyright: ignore[reportUnknownMemberType]
-        # The callback holds the memory, so it is never freed while it is still locked. The end of the process unlocks.
+        # The callback holds `memory`, so that it is not freed while it is pinned. The end of the process unpins all.
         weakref.finalize(handed_out.untyped_storage(), _unlock, memory, self._device).atexit = False
         return handed_out
 
@@ -131,7 +134,7 @@ class CudaCopies:
 
 
 def _leaves_enough(size: int) -> bool:
-    """Returns whether others have enough memory with `size` new bytes: the system swaps no locked memory out."""
+    """Returns whether enough RAM stays free with `size` new bytes, since the system cannot swap out pinned memory."""
     free = host_bytes()
     return free is None or free - size >= _LEFT_TO_OTHERS
 
@@ -141,14 +144,14 @@ def _runtime() -> Any:
 
 
 def _unlock(memory: Tensor, device: torch.device) -> None:
-    torch.cuda.synchronize(device)  # each copy is queued with a wait on the device, which may not have reached it yet
+    torch.cuda.synchronize(device)  # the device may still have to run copies of this memory
     _runtime().cudaHostUnregister(memory.data_ptr())
     global _locked_bytes
     _locked_bytes -= memory.nbytes
 
 
 def _forget_error(device: torch.device) -> None:
-    """Reads away the error of a refused call, which CUDA would raise at whatever runs next."""
+    """Clears the error of a refused call, which CUDA would report again at the next operation."""
     with contextlib.suppress(RuntimeError):
         torch.zeros(1, device=device).add_(1)
         torch.cuda.synchronize(device)
@@ -164,14 +167,14 @@ def _refused() -> str:
 
 
 def remark_once(remarks: dict[str, str], topic: str, text: str) -> None:
-    """Logs a warning and adds it to `remarks`; does nothing where the topic has one."""
+    """Logs a warning and adds it to `remarks`, once for each topic."""
     if topic not in remarks:
         remarks[topic] = text
         _log.warning("%s", text)
 
 
 def copies_of(device: torch.device) -> Copies:
-    """Returns what copies tensors between `device` and host memory."""
+    """Returns the `Copies` of `device`."""
     return CudaCopies(device) if backend_of(device).late_copies else PlainCopies()
 
 
@@ -182,27 +185,27 @@ def memory_to_copy(copies: Copies, size: int) -> Tensor:
 
 
 class Peers(Protocol):
-    """Brings tensors of other devices to one device while both compute."""
+    """Copies tensors of other devices to one device while both compute."""
 
     def mark(self) -> Any:
-        """Returns an event behind everything launched on the device before."""
+        """Returns an event after all work queued on the device until now."""
         ...
 
     def fetch(self, source: Tensor, ready: Any) -> tuple[Tensor, Any]:
-        """Begins to copy a contiguous tensor of another device, which has its values behind the event `ready`.
+        """Begins to copy a contiguous tensor of another device, after the event `ready` of that device.
 
-        Returns the copy, and the event behind which it has arrived: until then nobody may read it, nor change or free
-        the source.
+        Returns the copy and an event at its end. Until then the copy must not be read, and the source not be changed
+        or freed.
         """
         ...
 
     def wait(self, event: Any) -> None:
-        """Lets everything launched on the device from now on wait for an event of any device."""
+        """Makes work that is queued on the device from now on wait for an event of any device."""
         ...
 
 
 class PlainPeers:
-    """Copies at once, for devices without streams."""
+    """Copies synchronously, for devices without streams."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -218,9 +221,9 @@ class PlainPeers:
 
 
 class CudaPeers:
-    """Copies on two streams for each pair of cards and direction: torch orders a copy behind one on either card.
+    """Copies on streams of their own, so that both directions of a link run at once, and neither waits for computing.
 
-    Streams of their own, so that both directions of a link run at once, and neither waits for computing.
+    Each source card has two streams, because torch synchronizes a copy with the current streams of both cards.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -247,5 +250,5 @@ class CudaPeers:
 
 
 def peers_of(device: torch.device) -> Peers:
-    """Returns how tensors of other devices come to `device`."""
+    """Returns the `Peers` of `device`."""
     return CudaPeers(device) if device.type == "cuda" else PlainPeers(device)

@@ -1,8 +1,8 @@
 """The work of a card, counted operator by operator on meta tensors: kernels, bytes and FLOP.
 
-An operator that makes or changes a tensor is a kernel; its bytes are those of its inputs and outputs, as if no cache
-existed. Views and empty tensors are none. Attention and RMS norm are one kernel each, as on a card. A meta tensor
-computes nothing: a count says what is moved and started, not how well a kernel does it.
+An operator that makes or changes a tensor counts as a kernel, with the bytes of its inputs and outputs, as if there was
+no cache. Views and uninitialized tensors do not count. Attention and RMS norm are one kernel each, as on a card. Counts
+say nothing about the speed of a kernel.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ ATTENTION, ATTENTION_BACKWARD = (
     "_scaled_dot_product_flash_attention_for_cpu",
     "_scaled_dot_product_flash_attention_for_cpu_backward",
 )
-"""they stand for the flash kernels of a card, which meta tensors would not choose"""
+"""operators that represent the FlashAttention of a card, which torch would not choose for meta tensors"""
 _OVERWRITES = ("copy_", "_foreach_copy_", "zero_", "fill_", "new_zeros", "zeros_like", "ones_like", "finished")
-"""they do not read what they change"""
+"""operators that write a tensor without reading it"""
 _NOTHING = ("empty", "empty_strided", "empty_like", "new_empty", "detach", "alias", "lift_fresh", "_reshape_alias")
 
 
 class _Attention(torch.autograd.Function):
-    """(B, N, heads, d) as a flash kernel on a card takes and keeps it."""
+    """Attention of (B, N, heads, d) that keeps the same tensors as FlashAttention on a card."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         heads = (part.transpose(1, 2) for part in (q, k, v))
         _, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*heads)
-        found = torch.empty_like(q)  # a card's kernel writes it as it reads the queries
+        found = torch.empty_like(q)  # the kernel of a card returns the layout of the queries
         ctx.save_for_backward(q, k, v, found, lse)
         return found
 
@@ -63,7 +63,7 @@ class Traffic:
     moved: Counter[str] = field(default_factory=Counter[str])
     """bytes read and written"""
     flop: Counter[str] = field(default_factory=Counter[str])
-    """of `products` and of `attention`"""
+    """FLOP of `products` and of `attention`"""
 
     def add(self, name: str, inputs: list[Tensor], outputs: list[Tensor]) -> None:
         """Counts one kernel."""
@@ -76,13 +76,13 @@ class Traffic:
 
     @property
     def bytes_beside(self) -> int:
-        """Bytes of all that is neither a product nor attention."""
+        """Bytes of all kernels other than matrix products and attention."""
         work = (*_PRODUCTS, ATTENTION, ATTENTION_BACKWARD)
         return sum(amount for name, amount in self.moved.items() if name not in work)
 
 
 def combined(parts: Iterable[tuple[int, Traffic]]) -> Traffic:
-    """Returns the sum with each counted this number of times."""
+    """Returns the sum of all parts, each times its number."""
     found = Traffic()
     for times, traffic in parts:
         for own, other in zip(vars(found).values(), vars(traffic).values(), strict=True):
@@ -92,7 +92,7 @@ def combined(parts: Iterable[tuple[int, Traffic]]) -> Traffic:
 
 
 class Counting(PlainMode):
-    """Adds to `traffic` what each operator does."""
+    """Adds the work of each operator to `traffic`."""
 
     def __init__(self, run: Callable[[Any, tuple[Any, ...], Mapping[str, Any]], Any] = _run) -> None:
         """`run(func, args, kwargs)` runs an operator."""
@@ -106,17 +106,17 @@ class Counting(PlainMode):
         if kind.counts:
             given = args[1:] if kind.overwrites else args
             inputs = [*_tensors(given), *_tensors([v for k, v in kwargs.items() if k not in kind.outputs])]
-            # An operator on lists that changes the first one returns nothing.
+            # An operator that changes a list of tensors returns None.
             outputs = list(_tensors(args[0] if result is None and kind.mutates else result))
             if outputs and (kind.mutates or not _are_views(inputs, outputs)):
                 self.traffic.add(kind.name, inputs, outputs)
-                if kind.name == "addmm" and inputs[0].ndim == 2:  # a card copies what is added to, but for a bias
+                if kind.name == "addmm" and inputs[0].ndim == 2:  # a card first copies a summand that is no bias
                     self.traffic.add("copy_", inputs[:1], outputs)
         return result
 
     @contextmanager
     def as_on_a_card(self, model: nn.Module) -> Iterator[None]:
-        """Inside, attention (where it is fused) and RMS norm of `model` are one kernel each way."""
+        """Inside, fused attention and RMS norm of `model` count as one kernel in each pass."""
         norms: list[Any] = [module for module in model.modules() if isinstance(module, WanRMSNorm)]
         attentions = (module for module in model.modules() if isinstance(module, WanAttention))
         kernels = {one: one.kernel for one in attentions if not one.numerics.plain_attention}
@@ -141,7 +141,7 @@ def _norm(counting: Counting, norm: WanRMSNorm, x: Tensor, dtype: torch.dtype) -
 
 
 class _OneKernel(torch.autograd.Function):
-    """A norm that keeps its input and a number a row, in whatever dtype it is given."""
+    """RMS norm as one kernel; it keeps its input, in any dtype, and one float32 value for each row."""
 
     @staticmethod
     def forward(ctx: Any, counting: Counting, x: Tensor, weight: Tensor) -> Tensor:
@@ -159,14 +159,14 @@ class _OneKernel(torch.autograd.Function):
 
 
 class _Kind(NamedTuple):
-    """The facts of an operator's schema."""
+    """Properties of an operator, from its schema."""
 
     name: str
     counts: bool
     mutates: bool
     overwrites: bool
     outputs: frozenset[str]
-    """arguments that are written and not read"""
+    """names of arguments that are only written"""
 
 
 @lru_cache(maxsize=1024)
@@ -195,7 +195,7 @@ def _storage(tensor: Tensor) -> int:
 
 
 def _span(tensor: Tensor) -> int:
-    """Returns the bytes of a tensor that differ: an expanded dimension is read from one place."""
+    """Returns the bytes of a tensor in memory; an expanded dimension has stride 0 and counts once."""
     values = 1
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
         values *= size if stride or not size else 1
@@ -213,7 +213,7 @@ def _product_flop(name: str, inputs: list[Tensor], outputs: list[Tensor]) -> int
 
 
 def _attention_flop(name: str, inputs: list[Tensor]) -> int:
-    """Tensors are (B, heads, N, d)."""
+    """Returns the FLOP of an attention operator; tensors are (B, heads, N, d)."""
     q, k = inputs[:2] if name == ATTENTION else inputs[1:3]
     forward = 4 * q.shape[:-1].numel() * k.shape[2] * q.shape[-1]
     return forward if name == ATTENTION else forward * 5 // 2

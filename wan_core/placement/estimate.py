@@ -13,13 +13,13 @@ class DeviceMemory:
     """Bytes on one device."""
 
     weights: int
-    """base weights that stay there, and the buffers that swapped ones are copied into"""
+    """base weights on the device, and the buffers for swapped blocks"""
     adapters: int
-    """LoRA weights, gradients and what the optimizer holds"""
+    """adapter weights, gradients and optimizer state"""
     kept: int
-    """what the forward pass keeps for the backward pass, and the batch"""
+    """the batch, and the activations kept for the backward pass"""
     phases: dict[str, int]
-    """the peak of each phase: load, evaluate, step, preview (where there is one), save"""
+    """peak of each phase: load, evaluate, step, preview (with previews), save"""
 
     @property
     def step(self) -> int:
@@ -31,7 +31,7 @@ class DeviceMemory:
 
     @property
     def working(self) -> int:
-        """The largest temporary set of a step, on top of all that."""
+        """The peak of temporary tensors in a step, besides weights, adapters and kept tensors."""
         return self.step - self.weights - self.adapters - self.kept
 
 
@@ -42,16 +42,16 @@ class MemoryEstimate:
     measures: MemoryMeasures
     devices: dict[str, DeviceMemory]
     pinned: int = 0
-    """host memory that is locked, because copies run from and to it during the computation"""
+    """pinned host memory, for copies during the computation"""
     host: int = 0
-    """host memory of weights, kept inputs and a save, the pinned part of it too; programs and libraries come on top
+    """host memory of weights, kept inputs and a save, including `pinned`, without programs and libraries
 
-    Of what processes of one machine share, each counts an equal part, here and in `pinned`.
+    Memory that processes of one machine share counts in equal parts for each, here and in `pinned`.
     """
     inputs: int = 0
-    """of the pinned part, what gradient checkpointing keeps there of one micro-batch"""
+    """the part of `pinned` for activations of one micro-batch"""
     streamed: dict[str, int] = field(default_factory=dict)
-    """bytes of frozen weights that are copied to each device in one pass through the model"""
+    """bytes of frozen weights copied to each device in one pass through the model"""
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
         """Returns the devices as JSON data."""

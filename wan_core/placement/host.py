@@ -1,4 +1,4 @@
-"""Host memory that this process may use: a container often gets less than the computer has."""
+"""Host memory that this process may use; the limit of a container is often below the memory of the machine."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 _GROUPS, _OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
-"""where Linux says what groups of processes may have, and of which this one is"""
+"""folder of Linux control groups, and the file that lists the groups of this process"""
 
 
 def host_bytes() -> int | None:
-    """Returns the host memory that is free, or could be made so at once; None where psutil is missing."""
+    """Returns the available host memory in bytes, with caches that the system can drop; None without psutil."""
     found = _of_computer("available")
     return None if found is None else min(found, *(limit.free for limit in _limits()), found)
 
 
 def host_total() -> int | None:
-    """Returns all the host memory that this process could have; None where psutil is missing."""
+    """Returns the total host memory in bytes, or the limit of this process; None without psutil."""
     found = _of_computer("total")
     return None if found is None else min(found, *(limit.most for limit in _limits()), found)
 
 
 def lockable_bytes() -> int | None:
-    """Returns the host memory that the system page-locks for a GPU; None where no limit is known.
+    """Returns the limit of pinned host memory in bytes; None where no limit is known.
 
-    Windows shares half of the RAM with its GPUs. WSL2 locks about a gibibyte on some drivers and more on others, which
-    nothing says before it refuses (copies.py); Linux locks all.
+    Windows pins up to half of the RAM, Linux all of it. WSL2 pins about a gibibyte with some drivers and more with
+    others; its limit shows only when it refuses (copies.py).
     """
     total = host_total() if os.name == "nt" else None
     return None if total is None else total // 2
@@ -43,28 +43,27 @@ def _of_computer(kind: str) -> int | None:
 
 
 class _Limit(NamedTuple):
-    """The limit of one group of processes, in bytes."""
+    """The memory limit of one control group, in bytes."""
 
     most: int
     free: int
 
 
 class _Names(NamedTuple):
-    """The names a version of cgroups gives its files, and the lines of `stat` with what files have in memory."""
+    """File names of a cgroup version, and the lines of memory.stat that count cached pages of files."""
 
     most: str
     used: str
     files: tuple[str, str]
 
 
-_FIRST = _Names(
-    "memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file")
-)  # Linux takes these pages back at once
+# Linux can drop cached pages of files, so they count as free.
+_FIRST = _Names("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file"))
 _SECOND = _Names("memory.max", "memory.current", ("inactive_file", "active_file"))
 
 
 def _limits() -> Iterator[_Limit]:
-    """Yields the limit of each group that this process is in; a container sees its own as the root of them all."""
+    """Yields the limit of each control group of this process; in a container, the root is the container's group."""
     try:
         lines = _OWN.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:  # not Linux

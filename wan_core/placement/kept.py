@@ -1,6 +1,6 @@
-"""Offloads what blocks keep for the backward pass to host memory, and prefetches it one block ahead.
+"""Offloads the tensors that blocks keep for the backward pass to host memory, and prefetches them one block ahead.
 
-For each block that is its input, and the activations that a checkpoint policy offloads.
+These are the input of each block, and the activations that a checkpoint policy offloads.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from ..words import filled
 from .copies import Copies, remark_once
 
 CHUNK_BYTES = 1 << 28
-"""of host memory allocated at once: page-locking takes longer than filling"""
+"""bytes of host memory allocated at once; pinning takes longer than filling"""
 _ALIGNED = 256
 
 
 @dataclass(eq=False)
 class _Kept:
-    """One tensor that the backward pass will read."""
+    """A kept tensor."""
 
     block: int
-    """how many blocks of its device ran before its own"""
+    """number of blocks that ran on its device before its own"""
     start: int
     end: int
-    """its bytes on the tape"""
+    """range of its bytes on the tape"""
     size: torch.Size
     stride: tuple[int, ...]
     dtype: torch.dtype
     here: Tensor | None
-    """the tensor on the device: still, or again"""
+    """the tensor while it is on the device"""
     copies: list[Any]
-    """the last ones that were begun, there or back"""
+    """copies of the last transfer, to or from the host"""
     forgotten: bool = False
-    """whether nobody can ask for it any more"""
+    """whether the graph that needs it was freed"""
 
 
 class _Taker:
-    """Gives one tensor back."""
+    """Loads one kept tensor; the function that `KeptTensors.put` returns."""
 
     def __init__(self, all_kept: KeptTensors, kept: _Kept) -> None:
         self._all, self._kept = all_kept, kept
@@ -51,7 +51,7 @@ class _Taker:
         return self._all.take(self._kept)
 
     def __del__(self) -> None:
-        # The garbage collector may come in the middle of anything, so this is a mark and no more.
+        # The garbage collector may run anywhere, so only a mark is safe here.
         self._kept.forgotten = True
 
 
@@ -66,14 +66,14 @@ class KeptTensors:
         self._block = 0
 
     def __del__(self) -> None:
-        for kept in self._stack:  # of a pass that broke off
+        for kept in self._stack:  # left by an interrupted pass
             self._wait(kept)
 
     def put(self, tensor: Tensor) -> Callable[[], Tensor] | None:
-        """Begins to copy a tensor of any shape to the host; returns a function that loads it, None where it must stay.
+        """Begins to copy a tensor of any shape to the host; returns a function that loads it, None if it must stay.
 
-        The device holds it until `begin` of the next block, so that the copy has the time of this block. So the
-        tensors of the last block of a pass are never loaded again.
+        The tensor stays on the device until `begin` of the next block, while its copy runs. The tensors of the last
+        block of a pass therefore never leave the device.
         """
         self.sweep()
         start = self._stack[-1].end if self._stack else 0
@@ -86,7 +86,7 @@ class KeptTensors:
         return _Taker(self, kept)
 
     def begin(self) -> None:
-        """A block begins its first pass: tensors that earlier blocks kept are freed on the device."""
+        """Free the device tensors of earlier blocks. Called when a block begins its forward pass."""
         for kept in reversed(self._stack):
             if kept.here is None:
                 break
@@ -95,11 +95,12 @@ class KeptTensors:
                 kept.here = None
 
     def end(self) -> None:
-        """That block has run."""
+        """Called when the forward pass of a block ends."""
         self._block += 1
 
     def take(self, kept: _Kept) -> Tensor:
-        """Returns the tensor of one `put`; with the last one of a block, those of the block before begin to return."""
+        """Returns the tensor of one `put` on the device. After the last tensor of a block, the tensors of the block
+        before it are prefetched."""
         place = self._stack.index(kept)
         del self._stack[place]
         self._fetch(kept)
@@ -136,19 +137,19 @@ class KeptTensors:
             self._copies.wait(copy)
 
     def give_back(self) -> None:
-        """Gives the host memory back where nothing is kept in it; the next pass allocates it again."""
+        """Free the host memory if nothing is kept; the next pass allocates it again."""
         if not self._stack:
             self._tape.give_back()
 
     def sweep(self) -> None:
-        """Drops what nobody can ask for any more, after a pass that broke off or whose graph was thrown away."""
+        """Drop tensors whose graph was freed without a backward pass, for example after an error."""
         for kept in [kept for kept in self._stack if kept.forgotten]:
             self._wait(kept)
             self._stack.remove(kept)
 
 
 def _dense(tensor: Tensor) -> bool:
-    """Returns whether the bytes of a tensor lie one behind another, in whatever order of its dimensions."""
+    """Returns whether a tensor is dense and without overlap, for any order of its dimensions."""
     return tensor.nbytes > 0 and torch.empty_like(tensor, device="meta").stride() == tensor.stride()
 
 
@@ -161,9 +162,9 @@ def _stays(in_ram: int) -> str:
 
 
 class _Tape:
-    """Host memory as one long row of bytes, used again by every step from its beginning.
+    """Host memory addressed as one range of bytes, which every step reuses from its beginning.
 
-    It grows by chunks, and a tensor may lie across two: so it is never longer than what the largest step keeps.
+    It grows by chunks of CHUNK_BYTES, and a tensor may extend over two chunks, so there are no gaps.
     """
 
     def __init__(self, copies: Copies, most_bytes: int | None) -> None:
@@ -171,7 +172,7 @@ class _Tape:
         self._chunks: list[Tensor] = []
 
     def reaches(self, end: int) -> bool:
-        """Returns whether there is memory for the first `end` bytes, or could be made."""
+        """Allocate memory for the first `end` bytes; returns whether it is there."""
         while len(self._chunks) * CHUNK_BYTES < end:
             if self._most is not None and (len(self._chunks) + 1) * CHUNK_BYTES > self._most:
                 return False
@@ -188,7 +189,7 @@ class _Tape:
         self._chunks.clear()
 
     def pieces(self, start: int, end: int) -> list[Tensor]:
-        """Returns the bytes from `start` to `end`, (n,) uint8 each, one behind another."""
+        """Returns the bytes from `start` to `end`, as consecutive tensors (n,) uint8."""
         found = []
         while start < end:
             number, offset = divmod(start, CHUNK_BYTES)

@@ -1,4 +1,4 @@
-"""The measures a job takes so that it fits: which tensors rest in host memory while nobody needs them."""
+"""Memory measures of a job: what it offloads, recomputes or splits so that it fits."""
 
 from __future__ import annotations
 
@@ -11,33 +11,31 @@ from ..model import CHUNK_TOKENS
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryMeasures(Config):
-    """The measures of one job. They cost time at most: its numbers are the same with all of them and with none."""
+    """The memory measures of one job. They cost time and, `chunk_tokens` excepted, change no number."""
 
     offload_inputs: bool = False
     """the inputs that activation checkpointing keeps are offloaded to pinned memory and prefetched one block ahead"""
     blocks_to_swap: int = setting(
         0, "Number of transformer blocks kept in CPU RAM and streamed to the GPU (block swap).", low=0, high=1000
     )
-    """of the complete model, VACE's second stream counted too; those of a split model are spread over its devices"""
+    """of all blocks, VACE's second stream included; in a split model, spread over its devices"""
     dequantize_once: bool = True
-    """a stage dequantizes each weight once for all chunks of tokens and holds its values (14B: 0.39 GB in bfloat16);
-    otherwise once a chunk"""
+    """a stage dequantizes each weight once and holds the values for all chunks of tokens (14B: 0.39 GB in bfloat16);
+    False: once a chunk"""
 
     chunk_tokens: int = setting(
         CHUNK_TOKENS, "Tokens that run through the second stage of a layer together, at most; 0 = all.", low=0
     )
-    """sums of chunks are rounded once each: another size is another last bit of the adapters' gradients"""
+    """each chunk's sum is rounded, so another size changes the last bits of the adapters' gradients"""
 
     in_turn: bool = False
-    """the cards of a split model work one after the other, though there are micro-batches for all: fewer of them wait
-    on a card for their backward pass"""
+    """the cards of a split model work one after the other, so that fewer micro-batches wait for their backward pass"""
 
     def stronger(self, blocks: int, *, split: bool = False) -> MemoryMeasures | None:
         """Returns the next stronger measures for a model of `blocks` blocks; None where these are the strongest.
 
-        `split`: whether it lies on several cards.
-
-        Blocks that are offloaded stay so: twice as many blocks always include the earlier ones (`swapped_blocks`).
+        `split`: whether the model is split over cards. Offloaded blocks stay offloaded, because twice as many blocks
+        always include the earlier ones (`swapped_blocks`).
         """
         if not self.offload_inputs:
             return replace(self, offload_inputs=True)
@@ -59,9 +57,9 @@ def running_order(num_layers: int, vace_layers: Sequence[int] = ()) -> list[str]
 
 
 def swapped_blocks(order: Sequence[str], count: int) -> tuple[str, ...]:
-    """Returns the `count` blocks of `order` that are offloaded: evenly spread, so that compute hides each copy.
+    """Returns the `count` blocks of `order` that are offloaded: evenly spread, so that copies overlap with computing.
 
-    Never the first, which runs right after the optimizer; the last where there is any. All of them for a larger count.
+    The last block is always included, the first only if all are. A larger count means all blocks.
     """
     total = len(order)
     count = min(count, total)

@@ -1,7 +1,7 @@
-"""Predicts what a job holds on each device and in host memory, phase by phase, before any weight is loaded.
+"""Predicts the memory of a job on each device and in the host, phase by phase, before any weight is loaded.
 
-Weights, adapters and optimizer are counted; what a step makes besides is traced (`trace.py`), under the checkpointing
-and the measures that the job uses, which costs a few seconds for 14B and follows the code as it changes.
+Weights, adapters and optimizer state are counted. Activations come from a trace of the model's own code (`trace.py`)
+with the checkpointing and the measures of the job, which takes a few seconds for 14B.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from .short_model import Recomputing, StepShape
 from .trace import StepTrace, Unpacking, traced_step, traced_watching
 
 _WEIGHT_BYTES = 4
-"""per adapter value, float32"""
+"""bytes of each adapter value, float32"""
 _GRADIENT_BYTES = 4
-"""the same, during a step only"""
+"""bytes of each gradient value, during a step"""
 _STEP_BYTES = 8
-"""per adapter value while AdamW runs: its temporary lists; other optimizers take at most as much"""
+"""bytes for each adapter value of AdamW's temporary tensors; other optimizers need at most as many"""
 _LEAVING = 2
-"""token streams on their way to another card, where cards work at once"""
+"""number of token streams that are being copied to another card, where cards work at once"""
 _RING_BUFFERS = 2
-"""blocks of swapped weights that lie on a device at one time: the one that runs, and the one that comes"""
+"""number of swapped blocks on a device at one time: the block that runs and the next"""
 
 
 def estimate_memory(
@@ -43,10 +43,11 @@ def estimate_memory(
     beside_preview: int = 0,
     card: int = 0,
 ) -> MemoryEstimate:
-    """Predict a job whose largest micro-batch is `step`, and whose previews, where it makes some, are as `preview`.
+    """Returns the predicted memory of a job with `step` as its largest micro-batch.
 
-    `beside_preview`: bytes of what else lies on the first device while one is rendered. `card`: where several share out
-    the tokens, the one whose part the first device runs.
+    `preview`: the largest preview; None without previews. `beside_preview`: further bytes on the first device during a
+    preview. `card`: where cards split tokens, the card whose part the first device computes. Raises ConfigError for a
+    model that cannot have such a placement or routes.
     """
     measures = measures or MemoryMeasures()
     weights = _Weights.of(job, measures)
@@ -82,7 +83,7 @@ def estimate_memory(
         if device != job.placement.first:
             trace, watching = _without_ends(job, step, trace, head=device == job.placement.last), {}
         count = at_once[number] if at_once else 1.0
-        # And what leaves the card, until its copy has run (parallel/handover.py).
+        # Streams that leave the card stay in memory until they are copied (parallel/handover.py).
         waiting = int((count - 1) * one_more) + (_LEAVING * _passing(job, step) if at_once else 0)
         trained = int(adapters[name] * (_WEIGHT_BYTES + _GRADIENT_BYTES + job.optimizer_bytes))
         loaded = weights.on_device[name] + trained
@@ -112,7 +113,7 @@ def estimate_memory(
         kept_in_host += int(count * of_one)
     for number, device in enumerate(job.others, start=1):
         first = devices[str(job.placement.first)]
-        if job.shares:  # as the first one with that part
+        if job.shares:  # as much as the first device would need for that part
             of_part = estimate_memory(replace(job, others=()), step, measures=measures, card=number)
             first = of_part.devices[str(job.placement.first)]
         devices[str(device)] = _beside_first(first, sum(adapters.values()))
@@ -124,7 +125,7 @@ def estimate_memory(
         measures=measures,
         devices=devices,
         pinned=pinned,
-        # A save is a copy of the weights and of what the optimizer holds.
+        # A save copies the adapters and the optimizer state.
         host=pinned + weights.on_host + int((_WEIGHT_BYTES + held + away) * sum(adapters.values())),
         inputs=inputs,
         streamed=dict(weights.swapped),
@@ -132,7 +133,7 @@ def estimate_memory(
 
 
 def _beside_first(first: DeviceMemory, adapter_values: int) -> DeviceMemory:
-    """Returns what the device of a further model holds: no optimizer, and no preview."""
+    """Returns the memory of a further device of split tokens, which has no optimizer and no previews."""
     adapters = adapter_values * (_WEIGHT_BYTES + _GRADIENT_BYTES)
     between = first.weights + adapter_values * _WEIGHT_BYTES
     step = first.weights + adapters + first.step - first.weights - first.adapters
@@ -150,7 +151,7 @@ def _traced(
     unpacking: Unpacking,
     measures: MemoryMeasures,
 ) -> StepTrace:
-    """Returns the trace of a device that has these layers of the main stream, and the second stream of `shape`."""
+    """Returns the trace of a device with these layers of the main stream, and the second stream of `shape`."""
     of_step = (shape, job.numerics, step)
     how = _How(
         recomputing=recomputing,
@@ -166,7 +167,7 @@ def _traced(
 
 
 class _How(TypedDict):
-    """The arguments of both kinds of trace."""
+    """The common arguments of `traced_step` and `traced_routed`."""
 
     recomputing: Recomputing
     offloaded: bool
@@ -180,8 +181,8 @@ def _passing(job: JobShape, step: StepShape) -> int:
 
 
 def _without_ends(job: JobShape, step: StepShape, trace: StepTrace, *, head: bool) -> StepTrace:
-    """Returns what of `trace` is on a later device of a split: its blocks, the constants and the tokens that come; with
-    `head` that too."""
+    """Returns the part of `trace` on a later device of split blocks: blocks, constants and incoming tokens; with `head`
+    also the head."""
     here = _passing(job, step) + _constants_bytes(job, step)
     less = trace.before - here
     return StepTrace(
@@ -196,7 +197,7 @@ def _without_ends(job: JobShape, step: StepShape, trace: StepTrace, *, head: boo
 
 
 def _constants_bytes(job: JobShape, step: StepShape) -> int:
-    """Returns the bytes of what every block reads besides the tokens (`model.Constants`)."""
+    """Returns the bytes of the constants of a pass (`model.Constants`)."""
     shape, numerics = job.shape, job.numerics
     rows = step.text_rows + ((shape.image_positions or 257) if shape.image_dim else 0)
     rope = step.tokens * (shape.dim // shape.num_heads) * numerics.rope.itemsize
@@ -206,15 +207,16 @@ def _constants_bytes(job: JobShape, step: StepShape) -> int:
 
 @dataclass(frozen=True)
 class _Weights:
-    """The bytes of the base weights, by where they rest."""
+    """The bytes of the base weights, by location."""
 
     on_device: Counter[str]
+    """by device, the CPU included"""
     on_host: int
-    """where the device is the host itself, they are counted there; this is what loading holds at most in addition"""
+    """temporary host memory of loading"""
     swapped: Counter[str]
-    """pinned host memory, by the device that runs them"""
+    """pinned host memory of swapped blocks, by the device that runs them"""
     together: int
-    """of it, what processes of one machine may share: linears, and what belongs to them (streaming.py)"""
+    """the part of `swapped` that processes of one machine may share: weights of linears (streaming.py)"""
 
     @classmethod
     def of(cls, job: JobShape, measures: MemoryMeasures) -> _Weights:
@@ -233,7 +235,7 @@ class _Weights:
                 gathered[device, block] += size
             else:
                 on_device[device] += size
-        for device in {device for device, _ in gathered}:  # the block that runs and the next one
+        for device in {device for device, _ in gathered}:  # full weights of the block that runs and of the next
             sizes = sorted((size for (where, _), size in gathered.items() if where == device), reverse=True)
             on_device[device] += sum(sizes[:2])
         swapped: Counter[str] = Counter()

@@ -1,7 +1,7 @@
-"""Operators on meta tensors, which have a shape and no values; torch computes the shape of each result once.
+"""Caches the results of operators on meta tensors: shape, strides and dtype.
 
-torch answers many of them in Python, in fifty times what the answer takes. A traced step asks a few hundred different
-questions, thousands of times: every block, every chunk and most linears are like the one before.
+torch computes many of them in Python, which takes fifty times as long as a cached answer. A traced step repeats a few
+hundred different operator calls thousands of times, because blocks, chunks and most linears are alike.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ import torch
 from torch import Tensor
 
 _New = tuple[torch.Size, tuple[int, ...], torch.dtype]
-"""shape, strides and dtype of a tensor with a storage of its own, no larger than it needs"""
-_answers: dict[Any, tuple[_New | None, ...] | None] = {}
-"""question -> what it makes; None where it has to be asked each time"""
-_MOST_ANSWERS = 20_000
+"""shape, strides and dtype of a tensor with a storage of its own and of its size"""
+_cache: dict[Any, tuple[_New | None, ...] | None] = {}
+"""operator call -> its new tensors; None: not cacheable"""
+_MOST_CACHED = 20_000
 
 
 def run_on_meta(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Returns `func(*args, **kwargs)`, where `func` is an operator of torch and every tensor in it a meta tensor."""
+    """Returns `func(*args, **kwargs)`, for an operator of torch on meta tensors."""
     fills = _fills_one(func)
     if not fills and not _makes_new_tensors(func):
         return func(*args, **kwargs)
-    question = (func, _kind(args), *((name, _kind(value)) for name, value in kwargs.items()))
+    call = (func, _signature(args), *((name, _signature(value)) for name, value in kwargs.items()))
     filled = (kwargs["out"] if "out" in kwargs else args[0]) if fills else None
-    if (answer := _answers.get(question)) is not None:
-        made = [None if new is None else _empty(*new) for new in answer]
+    if (cached := _cache.get(call)) is not None:
+        made = [None if new is None else _empty(*new) for new in cached]
         return filled if fills else made[0] if len(made) == 1 else tuple(made)
     before = _place(filled)
     result = func(*args, **kwargs)
-    if question not in _answers:
-        if len(_answers) == _MOST_ANSWERS:
-            _answers.clear()
-        stays = () if _place(filled) == before else None  # an `out` of another shape is resized
-        _answers[question] = stays if fills else _answer(args, result)
+    if call not in _cache:
+        if len(_cache) == _MOST_CACHED:
+            _cache.clear()
+        unchanged = () if _place(filled) == before else None  # an `out` of another shape is resized
+        _cache[call] = unchanged if fills else _new_tensors(args, result)
     return result
 
 
@@ -51,22 +51,22 @@ def _fills_one(func: Any) -> bool:
 
 @cache
 def _makes_new_tensors(func: Any) -> bool:
-    """Returns whether an operator, as torch declares it, changes nothing and shares nothing with what it is given."""
+    """Returns whether the schema of an operator declares no changed argument and no alias of one."""
     schema = func._schema  # pyright: ignore[reportPrivateUsage]
     return not schema.is_mutable and all(made.alias_info is None for made in schema.returns)
 
 
-def _kind(value: Any) -> Any:
-    """Returns what of an argument decides the shape of a result. Types are part of it, as 1 and 1.0 are equal."""
+def _signature(value: Any) -> Any:
+    """Returns the part of an argument that decides the shape of a result, with its type, because 1 == 1.0."""
     if isinstance(value, Tensor):
         return value.shape, value.stride(), value.dtype
     if isinstance(value, list | tuple):
-        return tuple(map(_kind, value))
+        return tuple(map(_signature, value))
     return type(value), value
 
 
-def _answer(args: tuple[Any, ...], result: Any) -> tuple[_New | None, ...] | None:
-    # A few operators, as _unsafe_view, share a storage and do not declare it.
+def _new_tensors(args: tuple[Any, ...], result: Any) -> tuple[_New | None, ...] | None:
+    # A few operators such as _unsafe_view share a storage without declaring it.
     others = {_storage(value) for value in args if isinstance(value, Tensor)}
     made = result if isinstance(result, tuple) else (result,)
     for one in made:
@@ -77,7 +77,7 @@ def _answer(args: tuple[Any, ...], result: Any) -> tuple[_New | None, ...] | Non
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    """Returns whether shape, strides and dtype say all of a tensor."""
+    """Returns whether shape, strides and dtype describe a meta tensor completely."""
     alike = _empty(tensor.shape, tensor.stride(), tensor.dtype).untyped_storage().nbytes()
     return tensor.is_meta and not tensor.storage_offset() and tensor.untyped_storage().nbytes() == alike
 
@@ -87,7 +87,7 @@ def _empty(shape: torch.Size, strides: tuple[int, ...], dtype: torch.dtype) -> T
 
 
 def _place(tensor: Tensor | None) -> Any:
-    return None if tensor is None else (_kind(tensor), _storage(tensor))
+    return None if tensor is None else (_signature(tensor), _storage(tensor))
 
 
 def _storage(tensor: Tensor) -> int:

@@ -1,4 +1,4 @@
-"""Model offload: the weights of a complete model go to host memory while something else uses its devices."""
+"""Model offload: moves the weights of a complete model to host memory while another model uses its devices."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from ..words import first_line
 from .offload import BlockOffload
 
 RETURN_WAITS_S = (0.0, 2.0, 8.0)
-"""before each attempt to load it again: another program may need a moment to free the memory"""
+"""seconds before each attempt to load a model again; another program may still have to free memory"""
 HOST_RESERVE = 2 << 30
 """bytes of host memory that offloaded weights leave free"""
 _HOST = torch.device("cpu")
 
 
 def device_memory_ran_out(error: BaseException) -> bool:
-    """Returns whether an error says that the memory of a GPU is full.
+    """Returns whether an error means that the memory of a GPU is full.
 
-    torch has a type for its own allocator. Allocations of the driver and its libraries (handles, kernels, events) fail
-    with a plain RuntimeError, from torch 2.8 on with AcceleratorError.
+    torch has a type for errors of its allocator. Allocations of the driver and its libraries (handles, kernels, events)
+    fail with a plain RuntimeError, from torch 2.8 on with AcceleratorError.
     """
     if isinstance(error, torch.OutOfMemoryError):
         return True
@@ -49,7 +49,7 @@ def offloaded_model(model: nn.Module, *, trained: bool = False) -> Iterator[None
     try:
         for place in places:
             place.put(_HOST)
-        release_cached_memory()
+        empty_cache()
         yield
     finally:
         _load_again(places)
@@ -59,11 +59,6 @@ def bytes_to_offload(model: nn.Module) -> int:
     """Returns the bytes of a model on accelerators: the host memory that offloading it takes."""
     values = (value for one in models_of(model) for value in (*one.parameters(), *one.buffers()))
     return sum(value.nbytes for value in values if value.device != _HOST)
-
-
-def release_cached_memory() -> None:
-    """Return the GPU memory that this process reserved and does not use to the driver, for other programs."""
-    empty_cache()
 
 
 @dataclass(frozen=True)
@@ -80,7 +75,7 @@ class _Place:
             return
         moved = value.detach().to(device)
         if value.requires_grad:
-            value.data = moved  # an optimizer knows it
+            value.data = moved  # the optimizer refers to this parameter
             return
         is_weight = isinstance(value, nn.Parameter)
         setattr(self.module, self.name, nn.Parameter(moved, requires_grad=False) if is_weight else moved)
@@ -90,7 +85,7 @@ def _places(model: nn.Module, trained: bool) -> Iterator[_Place]:
     for module in model.modules():
         tensors = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
         for name, value in tensors:
-            if hasattr(value, "device_mesh"):  # a part of a sharded weight: other ranks need it meanwhile
+            if hasattr(value, "device_mesh"):  # other ranks need this part of a sharded weight
                 continue
             if value.device != _HOST and (trained or not value.requires_grad):
                 yield _Place(module, name, value.device)
@@ -100,7 +95,7 @@ def _load_again(places: list[_Place]) -> None:
     full: RuntimeError | None = None
     for wait_s in RETURN_WAITS_S:
         time.sleep(wait_s)
-        release_cached_memory()
+        empty_cache()
         try:
             for place in places:
                 place.put(place.home)

@@ -1,4 +1,4 @@
-"""Takes off each device what its blocks do not need between their passes: what they keep, and the weights of some."""
+"""Offload of a model: kept tensors of all blocks, and the frozen weights of some (block swap)."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from .streaming import Ring
 
 @dataclass
 class _Lane:
-    """The things of one device. A backward pass has a thread for each, and none looks at another's lane."""
+    """The state of one device. Autograd has a thread for each device, which uses only the lane of its device."""
 
     copier: Copies
     ring: Ring
     places: list[KeptTensors]
-    """what passes keep until their backward pass, each in a place of its own; none where inputs stay"""
+    """kept tensors of each pass that waits for its backward pass; empty where inputs are not offloaded"""
     now: int = 0
-    """the place of the pass that runs"""
+    """index in `places` of the current pass"""
     returns: bool = False
-    """whether the block that runs, or runs next, will run again in a backward pass"""
+    """whether the current or next block will run again in a backward pass"""
 
     @property
     def kept(self) -> KeptTensors | None:
@@ -37,7 +37,7 @@ class _Lane:
 
 
 class BlockOffload:
-    """The `Offload` of one model: what a job's `MemoryMeasures` say, on each of its devices."""
+    """The `Offload` of one model, by `MemoryMeasures`, on each of its devices."""
 
     def __init__(
         self,
@@ -52,8 +52,8 @@ class BlockOffload:
     ) -> None:
         """`order`: the names of all blocks, as `running_order` gives them.
 
-        `most_host_bytes`: limit of kept tensors for each device; those beyond stay on it. None: no limit.
-        `shared`: host memory for weights that other processes have too; None: memory of this process alone.
+        `most_host_bytes`: limit of kept tensors for each device; further ones stay on the device. None: no limit.
+        `shared`: host memory for weights, shared with other processes; None: memory of this process alone.
         `before`: the offload of the same model with weaker measures; its host memory and offloaded blocks are reused.
         """
         self._placement, self._order, self._copies, self._most_host_bytes = placement, order, copies, most_host_bytes
@@ -81,11 +81,11 @@ class BlockOffload:
 
     @property
     def holds_values(self) -> bool:
-        """Whether a stage keeps its dequantized weights from its first chunk of tokens to the last."""
+        """Whether a stage holds its dequantized weights for all chunks of tokens."""
         return self.measures.dequantize_once
 
     def offloads(self, name: str) -> bool:
-        """Returns whether the weight or module `name` (original Wan name) lies in an offloaded block."""
+        """Returns whether the weight or module `name` (original Wan name) belongs to an offloaded block."""
         found = block_of(name)
         return found is not None and f"{found.stream}.{found.number}" in self._swapped
 
@@ -97,8 +97,7 @@ class BlockOffload:
     def stronger(self, model: nn.Module) -> BlockOffload | None:
         """Returns the offload that replaces this one with the next stronger measures, between two passes of `model`.
 
-        Offloaded tensors keep their memory: a second copy would need host memory twice. None if there are no stronger
-        measures.
+        Offloaded tensors keep their host memory. None where these measures are the strongest.
         """
         measures = self.measures.stronger(len(self._order), split=len(self._placement.devices) > 1)
         if measures is None:
@@ -118,12 +117,12 @@ class BlockOffload:
         return offload
 
     def keep_in(self, device: torch.device, place: int) -> None:
-        """Lets what the next pass on `device` keeps lie in that place: their backward passes run one by one, and each
-        place is a stack. Places are counted from 0; a new one takes host memory once it is used."""
+        """Select the stack for tensors kept by the next pass on `device`, where several passes wait for their backward
+        pass. `place` counts from 0; a new stack allocates host memory on first use."""
         lane = self._lanes.get(device)
         if lane is None or not lane.places:
             return
-        if place == 0:  # a step that broke off may have used more
+        if place == 0:  # an interrupted step may have left tensors
             for kept in lane.places:
                 kept.sweep()
         while len(lane.places) <= place:
@@ -152,9 +151,9 @@ class BlockOffload:
         return None if lane.kept is None else lane.kept.put(kept)
 
     def release(self, *, for_long: bool = False) -> None:
-        """Gives back the device memory that is held between passes: the next pass takes it again.
+        """Free the device memory that is held between passes; the next pass allocates it again.
 
-        `for_long`: the host memory of what is kept too, which to page-lock takes seconds.
+        `for_long`: also free the pinned memory of kept tensors; pinning it again takes seconds.
         """
         for lane in self._lanes.values():
             lane.ring.release()

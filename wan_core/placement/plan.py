@@ -1,4 +1,4 @@
-"""The placement plan: the only place that knows devices."""
+"""The placement of a model: the device of every block and module."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from ..words import counted
 from .config import EXPERT_PER_GPU, INTERLEAVED, PlacementConfig, block_numbers
 
 BESIDE_BLOCKS_GIB = 4
-"""of each card, however many blocks lie on it: a GiB for the driver and gaps, and what one block of a 14B model needs
-while it runs, three to four GiB at 49 frames (docs/use/memory.md)"""
+"""GiB of each card that do not depend on its number of blocks: one for the driver and gaps, three for a running block
+of a 14B model at 49 frames (docs/use/memory.md)"""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Device of every block; the head lives on the last one, everything else on the first.
+    """Device of every block; the head is on the last device, everything else on the first.
 
-    So a pass ends where its last block ran, and its backward pass can start there at once.
+    A pass therefore ends on the device of its last block, where its backward pass starts.
     """
 
     block_devices: tuple[torch.device, ...]
@@ -45,17 +45,17 @@ class Placement:
         return tuple(dict.fromkeys(self.block_devices))
 
     def device_of(self, name: str) -> torch.device:
-        """Returns where the weight or module `name` (original Wan name) lives."""
+        """Returns the device of the weight or module `name` (original Wan name)."""
         if name.partition(".")[0] == "head":
             return self.last
         found = block_of(name)
-        # VACE's second stream stays with what is no block: only its hints are copied.
+        # VACE's second stream is on the first device; only its hints are copied to other devices.
         return self.block_devices[found.number] if found is not None and found.stream == "blocks" else self.first
 
     def check(self, model: nn.Module, *, offloads: Callable[[str], bool] = lambda _: False) -> None:
-        """Raises PlacementError when a parameter or buffer lies elsewhere than planned, or has no memory yet.
+        """Raises PlacementError for a parameter or buffer that is not on its planned device.
 
-        Where `offloads` says so of a name, it is planned in host memory, its adapters excepted.
+        `offloads(name)`: whether a frozen tensor is planned in host memory.
         """
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
             planned = self.device_of(name)
@@ -68,10 +68,8 @@ class Placement:
 
 
 def resolve_placement(config: PlacementConfig, num_blocks: int, rank: int = 0) -> Placement:
-    """Returns the device of each of `num_blocks` blocks for this process, the `rank`-th of this machine.
-
-    Where one process holds several models, for the `rank`-th of these.
-    """
+    """Returns the placement of `num_blocks` blocks for process `rank` of this machine, or for model `rank` of a process
+    with several."""
     names = config.device_names()
     devices = [_device(n) for n in names]
     twice = next((device for device in devices if devices.count(device) > 1 and device.type != "cpu"), None)
@@ -98,7 +96,7 @@ def check_token_shares(config: PlacementConfig, devices: int) -> None:
 
 
 def devices_of(config: PlacementConfig, num_blocks: int, rank: int = 0) -> tuple[torch.device, ...]:
-    """Returns the devices of this process, the `rank`-th of this machine: of all models that it holds."""
+    """Returns the devices of all models of process `rank` of this machine."""
     placements = [resolve_placement(config, num_blocks, max(rank, number)) for number in range(config.models)]
     return tuple(dict.fromkeys(device for placement in placements for device in placement.devices))
 
@@ -108,12 +106,12 @@ def split_blocks(
 ) -> Placement:
     """Returns consecutive runs of blocks over `devices`.
 
-    "midpoint" gives every device the same number of blocks, the first devices one fewer where it does not divide (they
-    also embed). So does "auto", unless cards have different `gibibytes`: then in proportion to the memory left by the
-    work of one block. "interleaved" gives a device as many as auto, in two runs. A list of first blocks makes one run
-    more than it has numbers: one a device, or a multiple, which the devices take in turn.
+    "midpoint": the same number of blocks on every device; with a remainder, the first devices, which also embed, have
+    one block fewer. "auto": the same, but for cards of different `gibibytes` in proportion to the memory beside
+    BESIDE_BLOCKS_GIB. "interleaved": as many blocks as auto, in two runs for each device. A list of numbers gives the
+    first block of each run after the first; the devices take these runs in turn.
     """
-    # In full GiB, as two cards of one size differ by some MiB.
+    # Rounded to GiB, because two cards of one kind differ by some MiB.
     shares = [max(round(size) - BESIDE_BLOCKS_GIB, 1) for size in gibibytes] or [1] * len(devices)
     if split_at in ("auto", "midpoint"):
         edges = _edges(num_blocks, shares)
@@ -134,12 +132,12 @@ def split_blocks(
 
 
 def _edges(num_blocks: int, shares: Sequence[int]) -> list[int]:
-    """Returns the first block of each device, and the number of blocks; at least one each where there are enough."""
+    """Returns the first block of each device, and the number of blocks; each device has at least one, if possible."""
     return [*accumulate(sizes_in(num_blocks, shares, least=1), initial=0)]
 
 
 def _gibibytes_of(devices: Sequence[torch.device]) -> list[float]:
-    """Returns the memory of cards; nothing where one of the devices is none."""
+    """Returns the memory of each card; [] where one of the devices is no GPU."""
     if not all(map(is_gpu, devices)):
         return []
     return [abilities_of(device).memory / 2**30 for device in devices]
@@ -147,5 +145,5 @@ def _gibibytes_of(devices: Sequence[torch.device]) -> list[float]:
 
 def _device(name: str) -> torch.device:
     device = torch.device(name)
-    # "cpu" has no index; everything else gets one, so that devices compare equal to those of tensors.
+    # Tensors on "cuda" report "cuda:0", so a device other than the CPU gets its index.
     return torch.device("cpu") if device.type == "cpu" else torch.device(device.type, device.index or 0)

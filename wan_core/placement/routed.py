@@ -1,7 +1,7 @@
-"""The trace of a step whose layers differ: in the tokens they see, and in their adapters.
+"""The trace of a step whose layers differ in their number of tokens or in their adapters.
 
-It is put together of traces in which all layers are the same. Tokens that skip a route's layers wait in memory, and so
-does its gradient in the backward pass. Layers before the first one with adapters keep nothing.
+It is combined from traces whose layers are all alike. Tokens that skip a route's layers stay in memory, and so do their
+gradients in the backward pass. Layers before the first one with adapters keep nothing.
 """
 
 from __future__ import annotations
@@ -21,25 +21,27 @@ class Layer(NamedTuple):
     """Tokens and adapters of a layer."""
 
     tokens: int
-    """of a clip, that go through it"""
+    """tokens of a clip in this layer"""
     adapt: Callable[[nn.Module], None]
     """adapts a model whose layers are all like this one"""
     walked: bool = True
-    """False: it is before the first layer with adapters, so nothing is kept and there is no backward pass"""
+    """whether it has a backward pass; False for layers before the first one with adapters, which keep nothing"""
 
 
 @dataclass(frozen=True)
 class _Kind:
-    """Layers that see equally many tokens and have the same adapters: bytes."""
+    """Bytes of a layer with a number of tokens and adapters."""
 
     kept: int
-    """what one layer keeps for the backward pass"""
+    """kept by a layer for the backward pass"""
     kept_second: int
-    """the same, of a layer of VACE's second stream"""
+    """kept by a layer of VACE's second stream"""
     forward: int
-    """the most that such a layer takes in addition to kept tensors"""
+    """peak of temporary tensors in the forward pass"""
     backward: int
+    """peak of temporary tensors in the backward pass"""
     host: int
+    """kept in host memory"""
 
 
 _NOTHING = _Kind(0, 0, 0, 0, 0)
@@ -57,8 +59,9 @@ def traced_routed(
     unpacking: Unpacking = PLAIN,
     chunk_tokens: int = CHUNK_TOKENS,
 ) -> StepTrace:
-    """Returns the trace of a step of `step` through `layers` on the device; `control` tokens of a clip go through each
-    layer of VACE's second stream. The rest is as `traced_step` takes it.
+    """Returns the trace of `step` through `layers` of one device.
+
+    `control`: tokens of a clip in each layer of VACE's second stream. Other arguments are those of `traced_step`.
     """
     count_all, whole = len(layers), step.tokens
     checked = replace(recomputing, unchecked=0)
@@ -97,7 +100,7 @@ def traced_routed(
         found = last[layer] if layer in last and number >= count_all - plain else kinds[layer._replace(walked=True)]
         of_layer.append(found if layer.walked else replace(_NOTHING, forward=found.forward))
     kept_by = [kind.kept for kind in of_layer]
-    for place, count in zip(shape.vace_layers, control, strict=True):  # of layers on other devices too
+    for place, count in zip(shape.vace_layers, control, strict=True):  # also for layers of other devices
         kept_by[min(place, count_all - 1)] += kinds[like._replace(tokens=count)].kept_second
     all_whole = of(ends)
     begins = all_whole.kept - count_all * kinds[ends].kept - len(control) * kinds[ends].kept_second
@@ -106,21 +109,16 @@ def traced_routed(
     for number, (layer, here) in enumerate(zip(layers, of_layer, strict=True)):
         passes = layer.tokens == whole
         if not passes and (number == 0 or layers[number - 1].tokens != layer.tokens):
-            live += (
-                layer.tokens
-                * step.parts[step.card]
-                // sum(step.parts)
-                * (shape.dim // shape.num_heads)
-                * numerics.rope.itemsize
-            )  # their own positions
+            own = layer.tokens * step.parts[step.card] // sum(step.parts)
+            live += own * (shape.dim // shape.num_heads) * numerics.rope.itemsize  # rotary tables of a route's tokens
         live += kept_by[number]
         beside = live + (0 if passes else stream)
         forward = max(forward, beside + here.forward)
         backward = max(backward, beside + here.backward) if layer.walked else backward
         if not passes and [one.tokens for one in layers[number + 1 : number + 2]] != [layer.tokens]:
-            forward = max(forward, beside + stream)  # they rejoin: the old ones, and the new ones
+            forward = max(forward, beside + stream)  # the end of a route copies the token stream
     if layers[0].tokens != whole or not layers[0].walked:
-        # No layer keeps the tokens before the first one, and they are held all the same.
+        # The input of the first layer stays in memory, though no layer keeps it.
         forward += step.batch_size * step.own_tokens * shape.dim * numerics.residual.itemsize
     return StepTrace(
         before=all_whole.before,

@@ -1,7 +1,7 @@
-"""Host memory that the processes of a run share on one machine: one writes it, the others map it. Linux only.
+"""Host memory shared by the processes of a run on one machine: one process writes it, the others map it. Linux only.
 
-Each piece is an anonymous file (memfd). It has no name in any folder, only processes of the same user can open it, the
-size of /dev/shm does not bound it, and the kernel ends it with the last process that maps it, however that one ends.
+Each piece is an anonymous file (memfd): it has no name in any folder, only processes of the same user can open it, the
+size of /dev/shm does not limit it, and the kernel frees it when the last process that maps it ends, even if killed.
 """
 
 from __future__ import annotations
@@ -24,42 +24,42 @@ from ..words import logger
 
 _log = logger(__name__)
 _PATIENCE_S = 60.0
-"""how long one that writes a piece is waited for: it takes less than a second"""
-_LOOKS_S = 0.005
-"""seconds between two looks whether it has done so"""
+"""seconds to wait for a process that writes a piece, which takes less than one"""
+_POLL_S = 0.005
+"""seconds between two checks for a written piece"""
 _TOKEN_BYTES = 16
 _DOOR = "wan_trainer door"
 
 
 class Shared(Protocol):
-    """Host memory for frozen weights that several models have together."""
+    """Host memory for frozen weights, shared by several models."""
 
     def piece(
         self, name: str, size: int, write: Callable[[Tensor], None], holds: Callable[[Tensor], bool]
     ) -> Tensor | None:
-        """Returns the piece called `name`, (size,) uint8, which nobody may change; None where it cannot be shared.
+        """Returns the read-only piece `name`, (size,) uint8; None where it cannot be shared.
 
-        The first model that needs it writes it. The others check whether it `holds` what they would have written.
+        The first model that needs it calls `write(memory)`. For the others, `holds(memory)` checks the bytes.
         """
         ...
 
     def locked(self, memory: Tensor, lock: Callable[[Tensor], Tensor]) -> Tensor:
-        """Returns a piece as `lock` returns it, page-locked once in this process where the system locks it."""
+        """Returns a piece pinned by `lock`, once in each process."""
         ...
 
 
 class OwnMemory:
-    """`Shared` of models that one process holds, built one after the other from one plan."""
+    """`Shared` memory of the models of one process, which are built one after the other from one plan."""
 
     def __init__(self) -> None:
         self._pieces: dict[tuple[str, int], Tensor] = {}
         self._locked: dict[int, Tensor] = {}
-        """by address of the piece"""
+        """address of a piece -> the pinned piece"""
 
     def piece(
         self, name: str, size: int, write: Callable[[Tensor], None], holds: Callable[[Tensor], bool]
     ) -> Tensor | None:
-        """Returns the piece; it is not compared, as the same files and settings made the same bytes."""
+        """Returns the piece without calling `holds`, because the same files and settings give the same bytes."""
         if (name, size) not in self._pieces:
             memory = self._pieces[name, size] = torch.empty(size, dtype=torch.uint8)
             write(memory)
@@ -73,13 +73,13 @@ class OwnMemory:
 
 
 class _Peer(NamedTuple):
-    """A process as it introduces itself to the others."""
+    """The data by which other processes find this one."""
 
     machine: str
-    """the same text for all that can see each other's open files"""
+    """equal for processes that can see each other's open files"""
     process: int
     door: int
-    """a file it has open, which holds the token"""
+    """file descriptor of an open file that contains the token"""
     token: bytes
 
 
@@ -88,25 +88,25 @@ class SharedMemory:
     """Memory that this process shares with the other ranks of the machine, which request the same pieces."""
 
     ranks: tuple[int, ...]
-    """of all of them, this one's too"""
+    """all ranks that share it, this one included"""
     processes: tuple[int, ...]
-    """the ids of the others"""
+    """process ids of the others"""
     door: int
-    """a file that each of them has opened again: the process that locks it may begin a piece"""
+    """a file that all of them have open; a process must lock it to begin a piece"""
     model: str = ""
-    """whose pieces these are"""
+    """short name of the model of the pieces"""
 
     def of(self, model: str) -> SharedMemory:
-        """Returns the same for the pieces of one model; `model` names all that decides its bytes, in a few letters."""
+        """Returns the memory for the pieces of one model. `model`: short text that identifies its weights."""
         return replace(self, model=model)
 
     def piece(
         self, name: str, size: int, write: Callable[[Tensor], None], holds: Callable[[Tensor], bool]
     ) -> Tensor | None:
-        """Returns the piece called `name`, (size,) uint8, which nobody may change; None where it cannot be shared.
+        """Returns the read-only piece `name`, (size,) uint8; None where it cannot be shared.
 
-        The first process that asks for it writes it; the others wait for that, and look whether it `holds` what they
-        would have written. Not all of them need to ask for it, nor at the same time.
+        The first process that requests it calls `write(memory)`; the others wait for that, and call `holds(memory)` to
+        check the bytes. Processes may request it at different times, or not at all.
         """
         label = f"wan_trainer {self.model} {name}"
         try:
@@ -114,7 +114,7 @@ class SharedMemory:
             if file is None:
                 return None
             try:
-                memory = torch.frombuffer(mmap.mmap(file, size), dtype=torch.uint8)  # holds the file open by itself
+                memory = torch.frombuffer(mmap.mmap(file, size), dtype=torch.uint8)  # the mapping keeps the file open
                 if is_new:
                     write(memory)
                     _seal(file)
@@ -132,7 +132,7 @@ class SharedMemory:
         return lock(memory)
 
     def _found_or_begun(self, label: str, size: int) -> tuple[int | None, bool]:
-        """Returns the open file of a piece, and whether it is to be written here; None where nobody's can be had."""
+        """Returns the open file of a piece, and whether this process must write it; None after the time limit."""
         deadline = time.monotonic() + _PATIENCE_S
         while self.processes:
             with _locked(self.door) as may_begin:
@@ -144,15 +144,15 @@ class SharedMemory:
             if time.monotonic() > deadline:
                 _log.warning("Another process of this run was waited for in vain, so this one shares no more memory.")
                 self.processes = ()
-            time.sleep(_LOOKS_S)
+            time.sleep(_POLL_S)
         return None, False
 
     def _find(self, label: str, size: int) -> int | None:
-        """Returns the open file of a piece of another rank; 0 while it is being written, None if no rank has it."""
+        """Returns the open file of another rank's piece; 0 while it is being written, None where no rank has it."""
         written = True
         for process in self.processes:
             for link in _open_files(process):
-                with contextlib.suppress(OSError):  # closed meanwhile
+                with contextlib.suppress(OSError):  # the other process may close it at any time
                     if os.readlink(link) != _link_to(label):
                         continue
                     file = os.open(link, os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
@@ -164,16 +164,16 @@ class SharedMemory:
 
 
 def can_share() -> bool:
-    """Returns whether processes of one machine can share memory, as far as the platform says."""
+    """Returns whether this platform can share memory between processes."""
     return sys.platform == "linux" and hasattr(os, "memfd_create")
 
 
 def share_memory(rank: int, gather: Callable[[Any], list[Any]]) -> SharedMemory | None:
-    """Returns what this process has together with the others of its machine; None where it is alone, or cannot.
+    """Returns the memory shared with the other ranks of this machine; None for a single rank, and where one cannot.
 
-    Each process of the run calls it at once; `gather` is `Group.gather`. All of a machine share, or none.
+    Every rank calls it at the same time. `gather`: `Group.gather`.
     """
-    me = _introduced()
+    me = _this_process()
     said: list[_Peer | None] = [None if one is None else _Peer(*one) for one in gather(me and tuple(me))]
     peers = {
         other: one for other, one in enumerate(said) if one is not None and me is not None and one.machine == me.machine
@@ -191,8 +191,8 @@ def share_memory(rank: int, gather: Callable[[Any], list[Any]]) -> SharedMemory 
     return None
 
 
-def _introduced() -> _Peer | None:
-    """Returns this process as it introduces itself, with a door it has opened; None where the platform has no such."""
+def _this_process() -> _Peer | None:
+    """Returns the data of this process, with a new door; None where the platform cannot share memory."""
     if not can_share():
         return None
     token = secrets.token_bytes(_TOKEN_BYTES)
@@ -208,7 +208,7 @@ def _introduced() -> _Peer | None:
 
 
 def _open_door(peer: _Peer) -> int | None:
-    """Returns the door of a process, opened again; None where it is out of reach, or misnamed."""
+    """Returns the door of another process, opened by this one; None where it cannot, or the token differs."""
     link = f"/proc/{peer.process}/fd/{peer.door}"
     try:
         if os.readlink(link) != _link_to(_DOOR):
@@ -224,12 +224,12 @@ def _open_door(peer: _Peer) -> int | None:
 
 
 def _link_to(label: str) -> str:
-    """Returns what Linux shows as the name of an anonymous file."""
+    """Returns the name that Linux shows for an anonymous file."""
     return f"/memfd:{label} (deleted)"
 
 
 def _open_files(process: int) -> list[str]:
-    """Returns the open files of a process, as links; none of one that has ended."""
+    """Returns the links to the open files of a process; [] where it has ended."""
     folder = f"/proc/{process}/fd"
     with contextlib.suppress(OSError):
         return [f"{folder}/{number}" for number in os.listdir(folder)]
@@ -237,9 +237,9 @@ def _open_files(process: int) -> list[str]:
 
 
 def _new_file(label: str, size: int) -> int:
-    """Returns an anonymous file of `size` bytes, open. OSError where the system has no memory for it.
+    """Returns the descriptor of a new anonymous file of `size` bytes. Raises OSError where memory is short.
 
-    Allocated at once: memory that is missing when it is written to would end the process.
+    The memory is allocated here, because a later write without memory would kill the process (SIGBUS).
     """
     if sys.platform != "linux":
         raise OSError("This system has no anonymous files.")
@@ -253,7 +253,7 @@ def _new_file(label: str, size: int) -> int:
 
 
 def _seal(file: int) -> None:
-    """Say that a piece is written. Nobody can make it shorter from now on, which would end all that map it."""
+    """Mark a piece as written. It can no longer be truncated, which would kill every process that maps it."""
     if sys.platform == "linux":
         import fcntl
 
@@ -270,7 +270,7 @@ def _is_sealed(file: int) -> bool:
 
 @contextlib.contextmanager
 def _locked(door: int) -> Iterator[bool]:
-    """Inside, this process may begin a piece, unless another one may just now. The system unlocks for the dead."""
+    """Lock the door without waiting; yields whether this process has the lock. The system releases it if one dies."""
     if sys.platform == "linux":
         import fcntl
 

@@ -1,4 +1,4 @@
-"""A model of few layers and a micro-batch on meta tensors, as a trace runs them: shapes without any memory."""
+"""A model of few layers and a micro-batch, both of meta tensors, for traces."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from ..model.parts import parts_of, video_places
 from ..model.transformer import grid_of
 
 ALONE = Lock()
-"""held while a model of `short_model` runs: the next one uses it again, and the server plans in several threads"""
+"""lock for models of `short_model`, which are cached, while the server plans in several threads"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recomputing:
-    """The settings of gradient checkpointing, as the model takes them: what the backward pass computes again."""
+    """Activation checkpointing of a model: what the backward pass recomputes."""
 
     blocks: bool = True
-    """False: every block keeps its activations"""
+    """whether blocks are checkpointed; False: every block keeps its activations"""
     policy: Policy = Policy()
-    """what a block keeps besides its input"""
+    """activations that a checkpointed block keeps besides its input"""
     unchecked: int = 0
-    """number of last blocks that keep their activations"""
+    """number of last blocks without checkpointing"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepShape:
-    """The largest micro-batch of a job."""
+    """The shape of a micro-batch, and the part of its tokens on one card."""
 
     batch_size: int
     latent_frames: int
@@ -46,11 +46,11 @@ class StepShape:
     latent_width: int
     text_rows: int = TEXT_LENGTH
     parts: tuple[int, ...] = (1,)
-    """the proportions in which cards share out its tokens"""
+    """proportions in which cards split its tokens"""
     card: int = 0
-    """the number of this card among them"""
+    """index of this card in `parts`"""
     context: tuple[tuple[int, ...], ...] = ()
-    """latent frames, height and width of the context streams of a clip; one card runs all tokens then"""
+    """latent frames, height and width of each context stream of a clip; with these, one card has all tokens"""
 
     @property
     def in_frame(self) -> int:
@@ -64,26 +64,26 @@ class StepShape:
 
     @property
     def tokens(self) -> int:
-        """Of a clip, with its context."""
+        """Tokens of a clip, with its context."""
         return self.latent_frames * self.in_frame + self.context_tokens
 
     @property
     def own_tokens(self) -> int:
-        """Of a clip, on this card."""
+        """Tokens of a clip on this card, with its context."""
         return self.latent_frames * shares(self.in_frame, self.parts, least=1)[self.card] + self.context_tokens
 
 
 class InFlight:
-    """Holds on the device what an offload with copies in flight holds there: see `placement/offload.py`.
+    """An `Offload` for traces, with the device memory of `placement/offload.py`.
 
-    In the forward pass the newest input, whose copy runs; in the backward pass the one in use and the one before it.
+    The forward pass holds the newest input while it is copied; the backward pass the current and the next one.
     """
 
     holds_values = True
 
     def __init__(self) -> None:
         self.put_bytes = 0
-        """what it took over"""
+        """bytes offloaded so far"""
         self._kept: list[tuple[torch.Size, torch.dtype]] = []
         self._here: dict[int, Tensor] = {}
 
@@ -111,8 +111,11 @@ def as_it_is(_model: nn.Module) -> None:
 
 @dataclass(frozen=True)
 class AsBlock:
-    """Adapts every block of a short model as `adapt` does block `main` of the job, and every layer of VACE's second
-    stream as it does layer `second`; no target in a block leaves it as it is. Equal ones share what was traced."""
+    """Adapts every block of a short model like block `main` of the job, and every block of VACE's second stream like
+    block `second`.
+
+    A block without targets stays unchanged. Equal instances share cached traces.
+    """
 
     adapt: Callable[[nn.Module], None]
     main: int
@@ -129,10 +132,9 @@ class AsBlock:
 
 @lru_cache(maxsize=32)
 def short_model(shape: WanShape, numerics: Numerics, adapt: Callable[[nn.Module], None]) -> WanTransformer:
-    """Returns the model as the loader builds it: frozen, adapters on top; without memory.
+    """Returns a frozen meta model with adapters, like that of the loader.
 
-    The same one for every size of clip and way of checkpointing: a trace sets what it runs with, and building takes as
-    long as a trace.
+    It is cached for all clip sizes and checkpointing settings (`set_up`), because building it takes as long as a trace.
     """
     with torch.inference_mode(False), torch.device("meta"):
         model = WanTransformer(shape, numerics).to(numerics.compute)
@@ -146,14 +148,14 @@ def short_model(shape: WanShape, numerics: Numerics, adapt: Callable[[nn.Module]
 
 
 def set_up(model: WanTransformer, recomputing: Recomputing, chunk_tokens: int) -> None:
-    """Sets what a model of `short_model` checkpoints, and how many tokens run through its second stages together."""
+    """Sets the checkpointing and the chunk length of a model of `short_model`."""
     model.checkpoint_blocks, model.checkpoint_policy = recomputing.blocks, recomputing.policy
     model.unchecked_blocks = recomputing.unchecked
     model.run_in_chunks(chunk_tokens)
 
 
-def share_out(model: WanTransformer, step: StepShape) -> None:
-    """Lets a model of `short_model` run the part of one card, where several share out the tokens of a step."""
+def set_part(model: WanTransformer, step: StepShape) -> None:
+    """Lets a model of `short_model` compute the part of one card, where cards split the tokens of `step`."""
     absent, several = _Absent(shares(model.shape.num_heads, step.parts)), len(step.parts) > 1
     model.team = _OneOfSeveral(model, step, absent) if several else None
     seat = TokenSeat(absent, step.card, step.parts, model.shape.num_heads)
@@ -164,7 +166,7 @@ def share_out(model: WanTransformer, step: StepShape) -> None:
 
 
 class _OneOfSeveral:
-    """A `Team` whose other copies are not there."""
+    """A `Team` of which only one copy exists."""
 
     copies: Sequence[WanTransformer] = ()
     watches = True
@@ -175,7 +177,7 @@ class _OneOfSeveral:
     def patches(
         self, latent: Tensor, timestep: Tensor, text: Tensor, given: Conditioning, passages: Sequence[Passage]
     ) -> Tensor:
-        """Returns the tokens of all copies, of which only this one has made its own."""
+        """Returns the tokens of all copies, with values only for those of this copy."""
         frames, height, width = grid_of(latent)
         more = int(given.reference is not None)
         devices = [latent.device] * len(self._step.parts)
@@ -194,12 +196,12 @@ class _OneOfSeveral:
 
 
 class _Absent:
-    """An exchange with copies that are not there."""
+    """An exchange with copies that do not exist; it returns tensors of the right shapes."""
 
     def __init__(self, heads: list[int]) -> None:
         self._heads = heads
         self.tokens: list[int] = []
-        """of each copy, in the pass that runs"""
+        """number of tokens of each copy in the current pass"""
 
     def swap(self, me: int, what: str, parcels: Sequence[Tensor]) -> Arriving:
         batch, own, _, width = parcels[me].shape
@@ -212,20 +214,20 @@ class _Absent:
 
 
 def _plain_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """The kernel sdpa_math as a worker runs it. ComfyUI lets its own process keep scores in 16 bits, and a plan made
-    there would count half of them."""
+    """The kernel sdpa_math with float32 scores. ComfyUI permits 16-bit scores in its process, but a worker, for which
+    the plan is made, has float32 scores."""
     wide = torch.promote_types(query.dtype, torch.float32)
     return attention_kernel("sdpa_math")(query.to(wide), key.to(wide), value.to(wide)).to(query.dtype)
 
 
 def _flash_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Does what torch chooses for a CPU; for meta tensors it would choose one with a full matrix of scores."""
+    """The FlashAttention of the CPU; for meta tensors, torch would choose a kernel with a full matrix of scores."""
     heads = (part.transpose(1, 2) for part in (query, key, value))
     return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*heads)[0].transpose(1, 2)
 
 
 def gradients_of(model: nn.Module) -> list[Tensor]:
-    """Gives every parameter that trains a gradient, which the optimizer counts; returns them."""
+    """Creates and returns the gradients of all trained parameters, whose bytes are counted with the optimizer."""
     for p in model.parameters():
         p.grad = torch.empty_like(p) if p.requires_grad else None
     return [p.grad for p in model.parameters() if p.grad is not None]
@@ -254,7 +256,7 @@ class MetaBatch:
             return empty(count, channels, *size) if channels else None
 
         latent, noise, noised = (empty(count, shape.out_channels, *grid) for _ in range(3))
-        rows = (shape.image_positions or 257) if shape.image_dim else 0  # CLIP tokens of the first frame, or of two
+        rows = (shape.image_positions or 257) if shape.image_dim else 0  # CLIP tokens of one or two frames
         given = Conditioning(
             channels=video(shape.condition_channels),
             vace=video(shape.vace_channels if shape.vace_layers else 0),

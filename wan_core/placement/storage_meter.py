@@ -1,4 +1,4 @@
-"""The bytes of tensors that live while something runs, and the most at once; meta tensors count as real ones."""
+"""Counts the live bytes of tensors and their peak, while code runs on meta tensors."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from torch.utils._pytree import tree_leaves
 from ..model import PlainMode
 
 _SUMS_IN_FLOAT32 = (torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default,)
-"""On CUDA the flash kernels sum the gradient of the queries in float32, besides the one they return (`dq_accum` in
-torch's flash_api.cpp); the CPU's, which a trace meets, do not."""
+"""operators whose CUDA kernels accumulate the gradient of the queries in a temporary float32 tensor (`dq_accum` in
+torch's flash_api.cpp); the CPU kernels, which a trace runs, do not"""
 
 
 _PRODUCTS = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
@@ -26,7 +26,7 @@ def _run(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
 
 
 class StorageMeter(PlainMode):
-    """Counts bytes of live storages made under it; `peak` is the highest sum seen. Views of `known` are not new."""
+    """Counts the live bytes of storages made inside it, without those of `known`; `peak` is their highest sum."""
 
     def __init__(
         self,
@@ -34,9 +34,8 @@ class StorageMeter(PlainMode):
         packed: Mapping[Tensor, tuple[int, int]] | None = None,
         run: Callable[[Any, tuple[Any, ...], Mapping[str, Any]], Any] = _run,
     ) -> None:
-        """`packed`: of the known, the storages that are dequantized before each use; as `_packed` returns them.
-
-        `run(func, args, kwargs)` runs an operator.
+        """`packed`: weights that are dequantized for each use, with temporary bytes during and before the product; see
+        `Unpacking.of`. `run(func, args, kwargs)` runs an operator.
         """
         super().__init__()
         self._run = run
@@ -62,7 +61,7 @@ class StorageMeter(PlainMode):
 
     @contextmanager
     def holding(self, size: int) -> Iterator[None]:
-        """Inside, `size` bytes more are there."""
+        """Inside, `size` more bytes are live."""
         self.live += size
         self.peak = max(self.peak, self.live)
         yield

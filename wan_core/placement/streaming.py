@@ -1,7 +1,6 @@
-"""Block swap: frozen weights in host memory are streamed through two buffers of the device, one block ahead.
+"""Block swap: streams frozen weights from host memory through two buffers of the device, one block ahead.
 
-They are copied to the device only, never back: they do not change. Adapters, their gradients and the optimizer stay on
-the device.
+Frozen weights do not change, so they are never copied back. Adapters, gradients and optimizer state stay on the device.
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ from .copies import Copies, memory_to_copy
 from .shared import Shared
 
 _ALIGNED = 256
-"""bytes: where a tensor may begin, as torch's own memory on a GPU does"""
+"""alignment of a tensor in bytes, as in torch's CUDA memory"""
 _BUFFERS = 2
-"""one for the block that runs, one for the next"""
+"""number of buffers: one for the block that runs, one for the next"""
 
 
 @dataclass(frozen=True)
 class _Frozen:
-    """One frozen parameter or buffer of a block, by its module and its place in the block's memory.
+    """One frozen parameter or buffer of a block, by its module and its offset in the block's memory.
 
-    Its tensor is replaced, not overwritten: a reference to the old tensor still reads the right values.
+    A load replaces the tensor of the module and does not overwrite it, so older references stay valid.
     """
 
     module: nn.Module
@@ -41,12 +40,12 @@ class _Frozen:
     is_weight: bool
 
     def within(self, memory: Tensor, begin: int = 0) -> Tensor:
-        """Returns it as a view of a block's memory (size,) uint8 that starts at `begin`, on its device."""
+        """Returns the tensor as a view of memory (size,) uint8 that has the block's bytes from `begin` on."""
         value = self._bytes_in(memory, begin).view(self.dtype).view(self.shape)
         return nn.Parameter(value, requires_grad=False) if self.is_weight else value
 
     def lies_in(self, memory: Tensor, begin: int) -> bool:
-        """Returns whether that memory holds the very bytes that the module has."""
+        """Returns whether this memory has the same bytes as the module's tensor."""
         here = getattr(self.module, self.name).detach().to("cpu").contiguous().reshape(-1).view(torch.uint8)
         return torch.equal(self._bytes_in(memory, begin), here)
 
@@ -55,13 +54,13 @@ class _Frozen:
 
 
 class _OffloadedBlock:
-    """The frozen tensors of one block, one behind another in host memory.
+    """The frozen tensors of one block, consecutive in host memory.
 
-    A block that runs while it is offloaded reads host memory: an error on a GPU, and never a wrong number.
+    A block that runs while it is offloaded reads host memory: an error on a GPU, never a wrong number.
     """
 
     def __init__(self, name: str, block: nn.Module, copies: Copies, shared: Shared | None) -> None:
-        """Moves the frozen tensors of `block` to host memory: those of linears to `shared` memory, if there is some.
+        """Moves the frozen tensors of `block` to host memory; those of linears to `shared` memory, unless None.
 
         All others are owned by this process, because LoRAs of previews change them in place (lora/frozen.py).
         """
@@ -70,7 +69,7 @@ class _OffloadedBlock:
         self._in_host: list[Tensor] = []
         self.size = 0
         self.pieces: list[tuple[int, Tensor]] = []
-        """where each begins in the memory of the block, and the piece (n,) uint8"""
+        """offset of each piece in the memory of the block, and the piece (n,) uint8"""
         linears = [module for module in block.modules() if isinstance(module, nn.Linear) and shared is not None]
         of_linears = {part for linear in linears for part in linear.modules()}
         for together in (True, False):
@@ -82,7 +81,7 @@ class _OffloadedBlock:
         self.unload()
 
     def _placed(self, modules: Iterable[nn.Module]) -> list[_Frozen]:
-        """Returns the frozen tensors of some modules, with their places behind those of before."""
+        """Returns the frozen tensors of some modules, with offsets after the earlier ones."""
         found: list[_Frozen] = []
         for module in modules:
             for name, value in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]:
@@ -113,15 +112,15 @@ class _OffloadedBlock:
 
     @property
     def trains(self) -> bool:
-        """Whether it has adapters that train."""
+        """Whether the block has trained parameters."""
         return any(p.requires_grad for p in self._block.parameters())
 
     def use(self, memory: Tensor) -> None:
-        """Lets the block compute with `memory`, a copy of its own."""
+        """Set the block's tensors to views of `memory`, a device copy."""
         self._set([frozen.within(memory) for frozen in self._frozen])
 
     def unload(self) -> None:
-        """Lets the block lie in host memory."""
+        """Set the block's tensors to those in host memory."""
         self._set(self._in_host)
 
     def _set(self, values: list[Tensor]) -> None:
@@ -140,7 +139,7 @@ class _Buffer:
 
     memory: Tensor
     block: str = ""
-    """whose weights are here, or on their way"""
+    """name of the block whose weights it has, or receives"""
     copies: Sequence[Any] = ()
 
 
@@ -152,18 +151,18 @@ class Ring:
     ) -> None:
         """`order`: the names of the offloaded blocks, in the order in which a forward pass runs them.
 
-        `shared`: memory that other processes have together with this one; None: each has its own.
+        `shared`: memory shared with other processes; None: memory of this process.
         """
         self._device, self._copies, self._order, self._shared = device, copies, list(order), shared
         self._offloaded: dict[str, _OffloadedBlock] = {}
         self._buffers: list[_Buffer] = []
 
     def __del__(self) -> None:
-        # The last pass began to copy the blocks of the next one. Freed before, their buffers would be somebody else's.
+        # Prefetches of the last pass may still write into the buffers.
         self.release()
 
     def offload_block(self, name: str, block: nn.Module) -> None:
-        """Moves the frozen tensors of a block of the order to where they rest, if they do not rest already."""
+        """Move the frozen tensors of a block of `order` to host memory, unless they are there."""
         if name in self._offloaded:
             return
         with torch.inference_mode(False), torch.no_grad():
@@ -176,9 +175,9 @@ class Ring:
 
     @contextmanager
     def run(self, name: str, *, again: bool, returns: bool) -> Iterator[None]:
-        """Inside, the weights of block `name` lie on the device, if it is one of these; behind it, the next ones leave.
+        """Inside, the weights of block `name` are on the device; at the end, the next blocks are prefetched.
 
-        `again`: in a backward pass. `returns`: in a forward pass that a backward pass will follow.
+        `again`: in a backward pass. `returns`: in a forward pass with a backward pass to follow.
         """
         block = self._offloaded.get(name)
         if block is None:
@@ -204,7 +203,7 @@ class Ring:
                 self._loaded(following, keep=ahead)
 
     def _ahead(self, name: str, *, again: bool, returns: bool) -> list[str]:
-        """Returns the blocks that run next, as many as there are buffers; behind the last one comes the next pass."""
+        """Returns the next blocks to run, one for each buffer; after the last block, those of the next pass."""
         number, count = self._order.index(name), len(self._order)
         forward, backward = range(count), range(count - 1, -1, -1)
         if again:
@@ -214,7 +213,7 @@ class Ring:
         return [self._order[index] for index in dict.fromkeys(path)][:_BUFFERS]
 
     def _loaded(self, name: str, keep: list[str]) -> _Buffer:
-        """Returns the buffer that holds a block, or will; the others of `keep` stay where they are."""
+        """Returns the buffer of a block, and begins to load it if needed; buffers of `keep` are not overwritten."""
         if not self._buffers:
             size = max(block.size for block in self._offloaded.values())
             number = min(_BUFFERS, len(self._order))
@@ -236,7 +235,7 @@ class Ring:
             self._copies.wait(copy)
 
     def release(self) -> None:
-        """Gives the buffers back to the device; the next block that runs makes new ones."""
+        """Free the buffers; the next block allocates new ones."""
         for buffer in self._buffers:
             if buffer.block:
                 self._wait(buffer)

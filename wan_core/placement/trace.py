@@ -1,7 +1,7 @@
-"""One training step of a short model on meta tensors: the bytes it holds, phase by phase, without any memory.
+"""Traces one training step of a short model on meta tensors: the bytes it holds, phase by phase.
 
-What is traced is the engine itself: the same model, the same checkpointing, and an `Offload` that holds on the device
-what the real one holds there. Each block more keeps what the last one of a short model keeps.
+The trace runs the model and checkpointing code of training, with an `Offload` that needs the same device memory. Each
+further block keeps as much as the last block of the short model.
 """
 
 from __future__ import annotations
@@ -27,29 +27,30 @@ from .short_model import (
     StepShape,
     as_it_is,
     gradients_of,
+    set_part,
     set_up,
-    share_out,
     short_model,
 )
 from .storage_meter import StorageMeter
 
 MOST_TOKENS = 1 << 17
-"""of a micro-batch that is traced: 1280x720 with 141 frames have fewer"""
+"""longest traced micro-batch in tokens; 1280x720 with 141 frames has fewer"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Unpacking:
-    """Says what quantized blocks take in addition to their weights while they run."""
+    """The temporary memory of quantized blocks while they run."""
 
     widest_bytes: int = 0
-    """the most a linear takes: its values in the compute dtype, and temporaries; 0 where none is quantized"""
+    """largest temporary memory of a linear: dequantized weight and further tensors; 0 where none is quantized"""
     once: bool = True
-    """whether the second stage of a layer holds its values from its first chunk to the last"""
+    """whether the second stage of a layer holds dequantized weights for all chunks"""
 
     def of(self, model: WanTransformer) -> dict[Tensor, tuple[int, int]]:
-        """Returns, for the weight of each linear of a block, the bytes of its values, and of them with temporaries.
+        """Returns, for the weight of each linear of a block, the temporary bytes during and before its product.
 
-        Temporaries are bounded, and so the same for every wide weight. Of values that are held anyway they alone count.
+        The temporary tensors of dequantization have a fixed limit, so they count alike for every weight. For weights
+        that a stage holds, only these count.
         """
         if not self.widest_bytes:
             return {}
@@ -62,7 +63,7 @@ class Unpacking:
 
     @contextmanager
     def held(self, model: WanTransformer, meter: StorageMeter) -> Iterator[None]:
-        """Inside, `meter` counts what a stage holds."""
+        """Inside, `meter` also counts the dequantized weights that a stage holds."""
         if not (self.widest_bytes and self.once):
             yield
             return
@@ -76,12 +77,12 @@ class Unpacking:
         try:
             yield
         finally:
-            for layer in layers.values():  # the model serves the next trace too
+            for layer in layers.values():  # the model is cached for other traces
                 del layer.hold
 
 
 PLAIN = Unpacking()
-"""of blocks that are not quantized"""
+"""blocks that are not quantized"""
 
 
 def _linears(model: WanTransformer) -> dict[str, Tensor]:
@@ -90,42 +91,43 @@ def _linears(model: WanTransformer) -> dict[str, Tensor]:
 
 
 def _in_chunks(name: str) -> bool:
-    """Returns whether the weight belongs to the second stage of a layer, and runs for each chunk of tokens."""
+    """Returns whether a weight belongs to the second stage of a layer, which runs in chunks of tokens."""
     return ".ffn." in name or ".cross_attn.q." in name or ".cross_attn.o." in name
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepTrace:
-    """Bytes of one device at the peak of each part of a step, weights and adapters not counted."""
+    """Bytes on one device in each part of a step, without weights and adapters."""
 
     before: int
-    """what lies there when the first block begins: batch, constants, tokens"""
+    """before the first block: batch, constants, tokens"""
     kept: int
-    """what lies there when the last block has ended"""
+    """after the last block"""
     embed: int
-    """the peak before the first block"""
+    """peak before the first block"""
     forward: int
-    """the peak while the blocks run"""
+    """peak in the forward pass of the blocks"""
     head: int
-    """the peak of head, loss, and the head's backward pass"""
+    """peak of head, loss, and the head's backward pass"""
     backward: int
-    """the peak in the backward pass of the blocks"""
+    """peak in the backward pass of the blocks"""
     host: int = 0
-    """what is kept in host memory, as far as a policy keeps some there"""
+    """activations in host memory that a policy offloads"""
     of_block: int = 0
-    """what the last block that is computed again keeps: as much as one block more would"""
+    """kept by the last checkpointed block, and by each further one"""
     of_block_on_host: int = 0
+    """kept in host memory by that block"""
     of_unchecked: int = 0
-    """what the last block keeps that is not computed again; 0 where there is none"""
+    """kept by the last block without checkpointing; 0 without such blocks"""
     backward_unchecked: int = 0
-    """the peak in the backward pass of blocks without checkpointing; `backward` is the peak after them"""
+    """peak in the backward pass of blocks without checkpointing; `backward` is then the peak after them"""
 
     @property
     def step(self) -> int:
         return max(self.embed, self.forward, self.head, self.backward)
 
     def and_blocks(self, count: int, unchecked: int) -> StepTrace:
-        """Returns this trace with `count` more checkpointed blocks and `unchecked` more that keep their activations.
+        """Returns this trace with `count` more checkpointed and `unchecked` more unchecked blocks.
 
         Its `backward` is the peak of all blocks.
         """
@@ -142,8 +144,8 @@ class StepTrace:
         )
 
     def where_some_keep_less(self, few: int, share: float, other: StepTrace) -> StepTrace:
-        """Returns this trace of `few` layers where only a `share` of all keeps what these do, and the others what those
-        of `other` keep (Animate, whose tokens attend to the face behind some layers)."""
+        """Returns this trace of `few` layers for a model in which only a `share` of the layers is like these, and the
+        others are like those of `other` (Animate has face attention after some layers)."""
         fewer = 1 - share
         less = round(fewer * (self.of_block - other.of_block))
         return replace(
@@ -157,7 +159,7 @@ class StepTrace:
         )
 
     def and_more(self, count: int, longer: StepTrace, shorter: StepTrace) -> StepTrace:
-        """Returns this trace with `count` times what a layer more makes of `shorter`: `longer`."""
+        """Returns this trace plus `count` times the difference of `longer`, with one more layer, and `shorter`."""
         parts = zip(astuple(self), astuple(longer), astuple(shorter), strict=True)
         names = StepTrace.__dataclass_fields__
         return StepTrace(**dict(zip(names, (own + count * (a - b) for own, a, b in parts), strict=True)))
@@ -175,16 +177,16 @@ def traced_step(
     unpacking: Unpacking = PLAIN,
     chunk_tokens: int = CHUNK_TOKENS,
 ) -> StepTrace:
-    """Returns the trace of a step of `step` where `layers` of the main stream lie on one device with all else.
+    """Returns the trace of `step` on a device with `layers` of the main stream and all other modules.
 
-    `adapt(model)` injects the adapters, the same into each layer; where there are none, the layers follow some
-    that have. `recomputing.unchecked` counts among these layers. With `offloaded`, inputs of
-    blocks are offloaded to host memory between the passes. `unpacking`: of quantized blocks.
+    `adapt(model)` injects the same adapters into each layer; where it injects none, earlier layers have some, so there
+    is a backward pass. `recomputing.unchecked`: number of these layers without checkpointing. `offloaded`: the inputs
+    of blocks are offloaded. `unpacking`: temporary memory of quantized blocks.
     """
     plain = min(recomputing.unchecked, layers) if recomputing.blocks else 0
     extra = len(shape.vace_layers)
-    base = min(extra, 2)  # between the first two layers of the second stream its tokens wait, for one there is no wait
-    few = max(3 if offloaded else 2, min(extra, 3) + 1)  # the fewest in which everything happens that happens in many
+    base = min(extra, 2)  # the tokens of the second stream are kept between its layers, so from two on it is linear
+    few = max(3 if offloaded else 2, min(extra, 3) + 1)  # from this number of layers on, bytes grow linearly
 
     unchecked = min(plain, 1)
 
@@ -206,16 +208,16 @@ def traced_step(
 
 
 def _straight(traced: Callable[[StepShape], tuple[int, ...]], step: StepShape) -> tuple[int, ...]:
-    """Returns `traced(step)`; where that is longer than any clip, what a straight line through two smaller ones says.
+    """Returns `traced(step)`, extrapolated from two smaller traces for a step above MOST_TOKENS.
 
-    A trace walks every chunk of tokens, so its time grows with them and has no end; its bytes grow evenly.
+    A trace takes time for every chunk of tokens, while the bytes grow linearly.
     """
     columns, of_column = -(-step.tokens // step.latent_frames), step.batch_size * step.latent_frames
     many = max(2, MOST_TOKENS // of_column)
     if columns <= many:
         return traced(step)
     few = many // 2
-    # A frame of another shape with as many tokens, those of a context too.
+    # A frame of another aspect ratio with as many tokens, those of a context included.
     less, more = (traced(replace(step, latent_height=2, latent_width=2 * width, context=())) for width in (few, many))
     return tuple(a + (b - a) * (columns - few) // (many - few) for a, b in zip(less, more, strict=True))
 
@@ -233,7 +235,7 @@ def _trace(
     with ALONE:
         model = short_model(shape, numerics, adapt)
         set_up(model, recomputing, chunk_tokens)
-        share_out(model, step)
+        set_part(model, step)
         with torch.inference_mode(False), torch.enable_grad():
             gradients = gradients_of(model)
             known = [*model.parameters(), *gradients]
@@ -260,8 +262,10 @@ def _trace(
 def traced_watching(
     shape: WanShape, numerics: Numerics, step: StepShape, unpacking: Unpacking = PLAIN, chunk_tokens: int = CHUNK_TOKENS
 ) -> int:
-    """Returns the bytes at the peak of a forward pass without gradients, as evaluation and previews make; weights not
-    counted. They are the same for any number of layers."""
+    """Returns the peak bytes of a forward pass without gradients, for evaluation and previews, without weights.
+
+    They do not depend on the number of layers.
+    """
     some = {"vace_layers": tuple(shape.vace_layers and (0,)), "face_layers": tuple(shape.face_layers and (0, 1))}
     short = replace(shape, num_layers=2, **some)
     (found,) = _straight(lambda size: (_watch_once(short, numerics, size, unpacking, chunk_tokens),), step)
@@ -272,7 +276,7 @@ def _watch(shape: WanShape, numerics: Numerics, step: StepShape, unpacking: Unpa
     with ALONE:
         model = short_model(shape, numerics, as_it_is)
         set_up(model, Recomputing(), chunk_tokens)
-        share_out(model, step)
+        set_part(model, step)
         with torch.inference_mode(False), torch.no_grad():
             with (
                 StorageMeter(model.parameters(), unpacking.of(model), run_on_meta) as meter,
@@ -280,31 +284,31 @@ def _watch(shape: WanShape, numerics: Numerics, step: StepShape, unpacking: Unpa
             ):
                 batch = MetaBatch.of(shape, step)
                 first = batch.through(model)
-                guided = first + 5.0 * (batch.through(model) - first)  # two prompts, as guidance needs
+                guided = first + 5.0 * (batch.through(model) - first)  # classifier-free guidance
                 del guided
             return meter.peak
 
 
 _trace_once, _watch_once = lru_cache(maxsize=64)(_trace), lru_cache(maxsize=64)(_watch)
-"""They keep what was traced. Callables are equal where they are frozen dataclasses, as those of footprint.py."""
+"""cached traces; the `adapt` functions of footprint.py are frozen dataclasses, which compare equal"""
 
 
 class _Marks:
-    """A carrier that carries nothing, and notes on the way what the meter read."""
+    """A `Carrier` that moves nothing, and records the meter between blocks."""
 
     def __init__(
         self, meter: StorageMeter, offload: NoOffload | InFlight, *, first_unchecked: int, behind: bool
     ) -> None:
-        """`behind`: the blocks follow others that have adapters, so their input has a gradient."""
+        """`behind`: earlier blocks have adapters, so the input of the first block has a gradient."""
         self._meter, self._offload, self._first_unchecked, self._behind = meter, offload, first_unchecked, behind
         self.found: dict[str, int] = {}
         self.between: list[tuple[int, int]] = []
-        """bytes on the device and in host memory before each block of the main stream, and behind the last one"""
+        """bytes on the device and in host memory before each block of the main stream, and after the last"""
         self._start: Tensor | None = None
-        """input of the first block, which a real run holds until the last block has ended, and the trace would drop"""
+        """input of the first block; held until the last block has ended, as in training"""
 
     def to_block(self, index: int, tokens: Tensor, constants: Constants) -> tuple[Tensor, Constants]:
-        if index == 0 and "embed" not in self.found:  # a layer of VACE's second stream comes this way too
+        if index == 0 and "embed" not in self.found:  # block 0 of VACE's second stream also has index 0
             self.found["before"] = self._meter.live
             self.end("embed")
         if index == len(self.between):
@@ -321,7 +325,7 @@ class _Marks:
         self._start = None
         self.found["kept"] = self._meter.live
         self.end("forward")
-        # Called when the gradient of these tokens is known: the head is done, the blocks come next.
+        # The hook runs after the head's backward pass, before that of the blocks.
         tokens.register_hook(lambda _gradient: self.end("head"))
         return tokens, time
 
@@ -333,6 +337,6 @@ class _Marks:
         self.between.append((self._meter.live, host))
 
     def end(self, part: str) -> None:
-        """Notes the peak of the part that ends here; the next one begins."""
+        """Record the peak of a part, and begin the next part."""
         self.found[part] = self._meter.peak
         self._meter.peak = self._meter.live

@@ -14,11 +14,11 @@ from ..model.offload import NoOffload
 from ..model.walk import StayHere
 from .counting import Counting, Traffic, combined
 from .meta_operators import run_on_meta
-from .short_model import ALONE, MetaBatch, Recomputing, StepShape, gradients_of, set_up, share_out, short_model
+from .short_model import ALONE, MetaBatch, Recomputing, StepShape, gradients_of, set_part, set_up, short_model
 
 
 class _PerChunk(NoOffload):
-    """Offloads nothing, and dequantizes weights for each chunk."""
+    """An `Offload` that dequantizes weights for each chunk of tokens."""
 
     holds_values = False
 
@@ -29,7 +29,7 @@ class StepTraffic:
 
     forward: Traffic
     backward: Traffic
-    """with what is recomputed"""
+    """with recomputation"""
 
     def plus(self, times: int, other: StepTraffic) -> StepTraffic:
         """Returns this plus a multiple of `other`."""
@@ -43,7 +43,7 @@ class StepTraffic:
 
 
 _Counts = tuple[StepTraffic, StepTraffic]
-"""of a model, and the share of its last block"""
+"""work of a model, and of its last block"""
 
 
 @lru_cache(maxsize=256)
@@ -57,11 +57,11 @@ def step_traffic(
     chunk_tokens: int,
     dequantize_once: bool = True,
 ) -> StepTraffic:
-    """Returns the work of a step of `step` on a model of `shape`: `adapt(model)` quantizes its weights and injects the
-    adapters. `chunk_tokens`: as `Stages` takes it. What is kept in host memory counts as kept; copies are not counted.
+    """Returns the work of a micro-batch `step` on a model of `shape`, without offload copies.
 
-    Counted is a model of two layers (three with a second stream), with up to three chunks of tokens, a tenth of a
-    second each. The last layer is counted by itself, for each layer more; chunks are a straight line, to the kernel.
+    `adapt(model)` quantizes the weights and injects the adapters. `chunk_tokens`: tokens of a chunk; 0: all. Counts are
+    linear in layers and in chunks, so they are extrapolated from models of two layers (three with VACE's second stream)
+    and up to three chunks, a tenth of a second each.
     """
     parts = 1 if not chunk_tokens else -(-step.own_tokens // max(1, chunk_tokens // step.batch_size))
     plain = min(recomputing.unchecked, shape.num_layers) if recomputing.blocks else 0
@@ -88,7 +88,7 @@ def step_traffic(
     if second > few:
         found = found.plus(second - few, of(few + 1, checked)[0]).plus(few - second, short)
     if faces := len([layer for layer in shape.face_layers if layer < shape.num_layers - plain]):
-        once, each = of(few, checked, faced=True)  # the encoders of the face run once
+        once, each = of(few, checked, faced=True)  # the face encoders run once, face attention after each such layer
         found = found.plus(1, once).plus(-1, short).plus(faces - 1, each).plus(1 - faces, last)
     if plain:
         found = found.plus(plain, of(few, replace(checked, blocks=False))[1])
@@ -108,13 +108,13 @@ def _counted(
     with ALONE:
         model = short_model(shape, numerics, adapt)
         set_up(model, recomputing, chunk_tokens)
-        share_out(model, step)
+        set_part(model, step)
         model.offload = NoOffload() if dequantize_once else _PerChunk()
         return _counts(model, step)
 
 
 def counted_step(model: WanTransformer, step: StepShape) -> StepTraffic:
-    """Returns the work of one micro-batch of `step` on a model of `short_model`, as it is set up."""
+    """Returns the work of one micro-batch `step` on a model of `short_model` with its current settings."""
     return _counts(model, step)[0]
 
 
@@ -131,19 +131,19 @@ def _counts(model: WanTransformer, step: StepShape) -> _Counts:
 
 
 class _LastApart(StayHere):
-    """A carrier that carries nothing, and has the last block of the main stream counted by itself.
+    """A `Carrier` that moves nothing, and counts the last block of the main stream separately.
 
-    Autograd begins with what ran last, so the backward pass of a block ends where the gradient of its input is known.
+    The backward pass of a block ends when the gradient of its input is known, which a hook on its input detects.
     """
 
     def __init__(self, counting: Counting, last: int, *, behind: bool) -> None:
-        """`behind`: the blocks follow others that have adapters, so their input has a gradient."""
+        """`behind`: earlier blocks have adapters, so the input of the first block has a gradient."""
         self.last, self.others = (StepTraffic(Traffic(), Traffic()) for _ in range(2))
         self._counting, self._number, self._behind_others = counting, last, behind
         self.begin(self.others.forward)
 
     def begin(self, part: Traffic) -> None:
-        """Counts as `part` from now on."""
+        """Count work as `part` from now on."""
         self._counting.traffic = part
 
     def to_block(self, index: int, tokens: Tensor, constants: Constants) -> tuple[Tensor, Constants]:

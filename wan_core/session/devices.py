@@ -6,11 +6,12 @@ import gc
 from collections.abc import Callable
 from contextlib import ExitStack
 
+from ..accelerator import empty_cache
 from ..footprint import weights_once_loaded
 from ..job.open import OpenRun
 from ..model import WanTransformer
 from ..placement.host import host_bytes
-from ..placement.model_offload import HOST_RESERVE, bytes_to_offload, offloaded_model, release_cached_memory
+from ..placement.model_offload import HOST_RESERVE, bytes_to_offload, offloaded_model
 from ..words import logger
 
 _log = logger(__name__)
@@ -66,7 +67,7 @@ class Placed:
         """Free the model; the next `enter` reads it from its files."""
         self.loaded, self.on_device = None, False
         gc.collect()
-        release_cached_memory()
+        empty_cache()
 
 
 class Devices:

@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from ..accelerator import empty_cache
 from ..cache import Batches
 from ..events import Emit, Evaluated, Note, Stage
 from ..flow import EVALUATION_TIMESTEPS, draw_noise, is_in_range, seeded_generator
 from ..model import WanTransformer
-from ..placement.model_offload import device_memory_ran_out, release_cached_memory
+from ..placement.model_offload import device_memory_ran_out
 from ..words import first_line
 from .config import TrainConfig
 from .draws import given_first_frames
@@ -62,7 +63,7 @@ class Evaluation:
                 if not (self._alone and device_memory_ran_out(error)):
                     raise
                 said = first_line(error)
-            release_cached_memory()
+            empty_cache()
         text = f"The evaluation after step {step} was skipped, because the GPU ran out of memory twice. ({said})"
         self._emit(Note(text=text, level="warning"))
         return None

@@ -10,13 +10,14 @@ from typing import Any
 
 from safetensors.torch import save
 
+from ..accelerator import empty_cache
 from ..control import Control
 from ..errors import OutOfMemory, Stopped
 from ..events import DecodeWanted, Emit, Note, SampleReady, Stage
 from ..files import FileError, atomic_write_bytes, atomic_write_json, is_held, read_json
 from ..model import WanTransformer
 from ..placement.host import host_bytes
-from ..placement.model_offload import HOST_RESERVE, bytes_to_offload, offloaded_model, release_cached_memory
+from ..placement.model_offload import HOST_RESERVE, bytes_to_offload, offloaded_model
 from ..sampler import Denoiser, SamplingPreset, generate
 from ..words import filled, first_line, logger
 from .preview_inputs import PreviewClip, PreviewInputs
@@ -122,7 +123,7 @@ class Previewer:
             raise Stopped(reason)
 
     def _decode(self, step: int, sample_id: str, file: str, prompt: str) -> None:
-        release_cached_memory()  # the decoder plans with the memory that the driver reports as free
+        empty_cache()  # the decoder plans with the memory that the driver reports as free
         self._emit(DecodeWanted(sample_id=sample_id, latent_file=file, step=step))
         answer = self._control.wait_decoded(sample_id, DECODE_TIMEOUT_S)
         if answer is not None and answer.get("needs_room"):

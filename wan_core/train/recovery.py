@@ -11,11 +11,12 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor
 
+from ..accelerator import empty_cache
 from ..errors import TrainingError
 from ..events import Emit, Note, StepSkipped
 from ..model import CHUNK_TOKENS, Policy, WanTransformer
 from ..parallel import RankTokens, ShardedBlocks
-from ..placement.model_offload import device_memory_ran_out, release_cached_memory
+from ..placement.model_offload import device_memory_ran_out
 from ..placement.offload import BlockOffload
 from ..words import counted, first_line, logger
 
@@ -135,7 +136,7 @@ class Relief:
 
         Raises `error` after the last measure, and where this rank shares blocks or clips with others.
         """
-        release_cached_memory()
+        empty_cache()
         if isinstance(self._model.offload, ShardedBlocks) or isinstance(self._model.team, RankTokens):
             raise error  # the other ranks wait for this one's part of a block or clip: it cannot try again alone
         if not stronger:

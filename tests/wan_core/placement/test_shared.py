@@ -228,7 +228,7 @@ def test_all_processes_of_a_machine_share_or_none(lacks: str, monkeypatch: pytes
     reading, saying = os.pipe()
 
     def introduced() -> None:
-        me = shared._introduced()
+        me = shared._this_process()
         os.write(saying, repr(me and tuple(me)).encode() + b"\n")
 
     other = Other(introduced)

@@ -190,7 +190,7 @@ def test_what_the_allocator_keeps_is_given_back_before_a_decode_is_asked_for(
 ) -> None:
     """The parent judges by what the driver calls free, and memory cached by this process is not."""
     order: list[str] = []
-    monkeypatch.setattr(preview, "release_cached_memory", lambda: order.append("released"))
+    monkeypatch.setattr(preview, "empty_cache", lambda: order.append("released"))
     run = make_run(tmp_path, train=steady(steps=1, preview_every_n_steps=1), preview=SampleConfig(steps=2))
     train_here(run, Steered(), emit=lambda e: order.append("asked") if isinstance(e, DecodeWanted) else None)
     assert order == ["released", "asked"] * 2

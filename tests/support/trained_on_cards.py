@@ -175,7 +175,7 @@ def _freed_at_once() -> Iterator[None]:
     def settle(self: Exchange, me: int) -> None:
         self._sent[me].popleft()
 
-    with mock.patch.object(exchange, "_KEPT", 0), mock.patch.object(Exchange, "_settle", settle):
+    with mock.patch.object(exchange, "_KEPT", 0), mock.patch.object(Exchange, "_free_oldest", settle):
         yield
 
 

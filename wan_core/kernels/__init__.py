@@ -1,12 +1,10 @@
 """The arithmetic inside a layer: attention backends, norms, rotation and linears, plain and fused into one kernel.
 
-Functions of tensors, with how autograd, autocast and torch.compile treat them. Which of them a Wan layer calls, and in
-which order, stands in `model`.
+These are functions of tensors; `model` calls them.
 """
 
 from __future__ import annotations
 
-from .autocast import without_autocast
 from .backends import (
     ATTENTIONS,
     LONG_TOKENS,
@@ -34,7 +32,7 @@ from .modulate import (
     shift_and_scale,
     sums_within,
 )
-from .recompute import applied, made_once, remade, storage_number
+from .recompute import applied, made_once, remade, storage_number, without_autocast
 from .ring import RingSeat, check_ring
 from .rope import Span, rope_of, rotate
 from .walks import having, modules_changed, parameters_below

@@ -1,4 +1,4 @@
-"""Finds the attention backend. The user's choice is followed, or refused in one sentence, never changed.
+"""Attention backends. The user's choice is used or refused, never replaced.
 
 Every kernel takes queries, keys and values (B, N, heads, head_dim) in the compute dtype and returns the same layout.
 """
@@ -38,20 +38,20 @@ _PACKAGES = {
     "xformers": ("xformers", pip_line("xformers")),
     "flash_attn_4": ("flash_attn.cute", f"{pip_line('flash-attn-4')} --pre"),
 }
-"""name -> the module it needs, and how to get it"""
+"""name -> module, and how to install it"""
 
 ATTENTIONS = ("sdpa", *_SDPA, *_PACKAGES, "auto")
-"""sdpa: torch picks its fastest kernel; sdpa_math: the plain one, a reference; then four packages; auto: by length"""
+"""sdpa: the kernel that torch chooses; sdpa_math: the plain reference; auto: by sequence length"""
 
 LONG_TOKENS = 4096
-"""from which `auto` takes another kernel than torch's choice, as in MaxDiffusion (flash_min_seq_length): below, the
-launch of a kernel counts and not its speed"""
+"""tokens from which `auto` uses another kernel than sdpa, as in MaxDiffusion (flash_min_seq_length); shorter sequences
+depend on the launch of a kernel, not on its speed"""
 _FOR_LONG = (
     ((10, 0), ("flash_attn_4", "sdpa_cudnn")),
     ((9, 0), ("flash_attn_3", "flash_attn_4", "sdpa_cudnn")),
     ((8, 0), ("flash_attn",)),
 )
-"""compute capability -> kernels written for it, the fastest first by their authors' figures"""
+"""least compute capability, and kernels written for it, the fastest first by their authors' figures"""
 
 PREVIEW_ATTENTIONS = ("as in training", "sage")
 """sage: the package sageattention, which quantizes queries and keys; it has no backward pass"""
@@ -61,7 +61,7 @@ _PROBE_TOKENS = 64
 
 
 def check_attention_name(name: str) -> None:
-    """Raises ConfigError for anything that is not one of ATTENTIONS; looks at no package and no device."""
+    """Raises ConfigError for a name that is not in ATTENTIONS; checks neither packages nor devices."""
     if name.startswith("sage"):
         raise ConfigError(
             f'attention "{name}" cannot train: SageAttention quantizes queries and keys and has no backward pass, '
@@ -72,9 +72,9 @@ def check_attention_name(name: str) -> None:
 
 
 def attention_kernel(name: str, long: str = "sdpa") -> Attention:
-    """Returns the kernel of one of ATTENTIONS; `long`: for auto, what `long_attention` returned.
+    """Returns the kernel of a name in ATTENTIONS. `long`: for auto, the name from `long_attention`.
 
-    Raises ConfigError for another name, DependencyError when its package is missing.
+    Raises ConfigError for another name, DependencyError for a missing package.
     """
     check_attention_name(name)
     if name == "sdpa":
@@ -89,9 +89,9 @@ def attention_kernel(name: str, long: str = "sdpa") -> Attention:
 
 
 def preview_kernel(name: str) -> Attention | None:
-    """Returns the kernel of one of PREVIEW_ATTENTIONS, for passes without gradients; None for that of training.
+    """Returns the kernel of a name in PREVIEW_ATTENTIONS, for passes without gradients; None: the kernel of training.
 
-    Raises DependencyError when its package is missing.
+    Raises DependencyError for a missing package.
     """
     if name == PREVIEW_ATTENTIONS[0]:
         return None
@@ -100,7 +100,7 @@ def preview_kernel(name: str) -> Attention | None:
 
 
 def check_preview_attention(name: str, *, device: torch.device, dtype: torch.dtype, head_dim: int) -> None:
-    """Refuses, before any weight is loaded, a kernel that cannot render previews here; see `check_attention`."""
+    """Raises ConfigError for a kernel that cannot render previews on `device`; see `check_attention`."""
     kernel = preview_kernel(name)
     if kernel is None:
         return
@@ -118,22 +118,21 @@ def check_preview_attention(name: str, *, device: torch.device, dtype: torch.dty
 
 
 def check_attention(name: str, *, device: torch.device, dtype: torch.dtype, head_dim: int) -> None:
-    """Refuse, before any weight is loaded, a kernel that cannot train here.
+    """Raises ConfigError for a kernel that cannot train on `device`, DependencyError for a missing package.
 
-    Runs a tiny forward and backward pass of the kernel itself on `device`, so it needs no table of who supports what.
-    ConfigError or DependencyError says what to install or to choose.
+    Needs no weights: runs a tiny forward and backward pass of the kernel.
     """
     kernel = attention_kernel(name)
     if name in _PACKAGES and not backend_of(device).packaged_attention:
         raise ConfigError(f'attention "{name}" runs on CUDA devices and this job uses {device}. Choose sdpa.')
     try:
         with warnings.catch_warnings(), torch.inference_mode(False), torch.enable_grad():
-            warnings.simplefilter("ignore")  # torch says in warnings why a kernel was passed over
+            warnings.simplefilter("ignore")  # torch warns about each kernel that it cannot use
             inputs = [
                 torch.zeros(1, _PROBE_TOKENS, 1, head_dim, device=device, dtype=dtype, requires_grad=True)
                 for _ in range(3)
             ]
-            if name in _SDPA:  # by torch's own conditions for it
+            if name in _SDPA:  # checks torch's own conditions for this kernel
                 with sdpa_kernel(_SDPA[name]):
                     _sdpa(*inputs)
             kernel(*inputs).sum().backward()
@@ -145,8 +144,8 @@ def check_attention(name: str, *, device: torch.device, dtype: torch.dtype, head
 
 
 def long_attention(*, device: torch.device, dtype: torch.dtype, head_dim: int) -> str:
-    """Returns the kernel that `auto` takes for long sequences: the fastest for this card that is installed and trains
-    here, else sdpa."""
+    """Returns the kernel of `auto` for long sequences: the fastest for this card that is installed and can train, else
+    sdpa."""
     capability = abilities_of(device).capability if backend_of(device).packaged_attention else None
     names = next((names for least, names in _FOR_LONG if capability is not None and capability >= least), ())
     for name in names:
@@ -157,11 +156,10 @@ def long_attention(*, device: torch.device, dtype: torch.dtype, head_dim: int) -
 
 
 def sdpa_choice(*, device: torch.device, dtype: torch.dtype, head_dim: int, tokens: int = _PROBE_TOKENS) -> str:
-    """Returns the kernel that torch takes for `sdpa` here, with this number of tokens: flash_attention,
-    efficient_attention, cudnn_attention, or math, whose memory grows with their square.
+    """Returns the kernel that torch chooses for `sdpa` with this number of tokens; "" where torch does not report it.
 
-    It is empty where torch does not say. It decides a large part of a step's time. One head is probed: their number
-    decides nothing.
+    It is flash_attention, efficient_attention, cudnn_attention, or math, whose memory grows with the square of the
+    tokens. The choice does not depend on the number of heads, so one head is probed.
     """
     with torch.inference_mode(False), torch.enable_grad():
         probe = torch.empty(1, tokens, 1, head_dim, device=device, dtype=dtype, requires_grad=True).transpose(1, 2)
@@ -176,7 +174,7 @@ def sdpa_choice(*, device: torch.device, dtype: torch.dtype, head_dim: int, toke
 def _installed(name: str, module: str, how: str, instead: str = "sdpa") -> None:
     try:
         found = importlib.util.find_spec(module)
-    except ImportError:  # the package that it is a part of is missing, or fails to import
+    except ImportError:  # the parent package is missing, or fails to import
         found = None
     if found is None:
         raise DependencyError(
@@ -185,7 +183,7 @@ def _installed(name: str, module: str, how: str, instead: str = "sdpa") -> None:
         )
     try:
         imported(module)
-    except Exception as error:  # a package built for another torch or CUDA fails in many ways, all mean the same
+    except Exception as error:  # a package built for another torch or CUDA fails in many ways
         raise DependencyError(
             f'attention "{name}" cannot be used: {module} fails to import ({type(error).__name__}: {error}). '
             f"Install it again for this torch ({how}), or choose {instead}."
@@ -205,7 +203,7 @@ def _by_length(long: Attention, query: Tensor, key: Tensor, value: Tensor) -> Te
 
 
 def _sdpa_only(name: str, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Calls torch's operator itself: `sdpa_kernel` switches all threads, and each card of a step may have its own."""
+    """Calls torch's operator directly, because `sdpa_kernel` sets a global, and each card of a step has a thread."""
     heads, operators = [part.transpose(1, 2) for part in (query, key, value)], torch.ops.aten
     if name == "sdpa_math":
         found = operators._scaled_dot_product_attention_math(*heads)
@@ -233,5 +231,5 @@ def _xformers(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 def _sage(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    assert not torch.is_grad_enabled(), "it has no backward pass"
+    assert not torch.is_grad_enabled(), "sageattention has no backward pass"
     return imported("sageattention").sageattn(query, key, value, tensor_layout="NHD", is_causal=False)

@@ -1,7 +1,7 @@
-"""A linear that runs only for its backward pass: the values it would return are never read.
+"""A linear that runs only for its backward pass, without computing its output.
 
-The last product of a block is one when checkpointing runs the block again. The next block has its output already, and
-a sum with a frozen gate needs for its gradients only where the gradient comes from, not what was added.
+During recompute, this is the last linear of a block. The next block already has its output, and the sum with a frozen
+gate after it needs no values for its gradients.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from .autocast import without_autocast
+from .recompute import without_autocast
 
 
 def unread(linear: nn.Module, x: Tensor) -> Tensor:
-    """Returns what the graph takes for `linear(x)`: x (..., in) -> (..., out), with gradients, without values.
+    """Returns a tensor (..., out) with the graph of `linear(x)`, x (..., in), and undefined values.
 
-    A linear of another kind says by a method `unread` how it does without its product; one that has none, or whose
-    weight is trained or of another dtype, is computed.
+    Other kinds of linears have a method `unread` for this. A linear without one is computed, and so is one with a
+    trained weight or a weight of another dtype.
     """
     own = getattr(linear, "unread", None)
     return own(x) if own is not None else unread_product(linear, x)
 
 
 def unread_product(linear: nn.Module, x: Tensor) -> Tensor:
-    """Does what `unread` does of a linear that has no such method."""
+    """Returns `unread` of a linear without such a method."""
     if type(linear) is not nn.Linear or linear.weight.requires_grad or linear.weight.dtype != x.dtype:
         return linear(x)
     return cast(Tensor, _Unread.apply(x, linear.weight))
 
 
 def no_values(x: Tensor, width: int) -> Tensor:
-    """Returns (..., width) of any value for x (..., in), in the memory of one."""
+    """Returns (..., width) with undefined values for x (..., in); it has the memory of one value."""
     return x.new_empty(()).expand(*x.shape[:-1], width)
 
 
@@ -53,5 +53,5 @@ class _Unread(torch.autograd.Function):
 
 
 def _of_input(gradient: Tensor, weight: Tensor) -> Tensor:
-    """gradient (..., out), weight (out, in) -> (..., in), by the product that autograd runs for a linear."""
+    """gradient (..., out), weight (out, in) -> (..., in), with the same product as autograd's for a linear."""
     return (gradient.flatten(0, -2) @ weight).unflatten(0, gradient.shape[:-1])

@@ -1,8 +1,8 @@
-"""Calls of a compiled function without torch's way to it: what a graph was given once, it is given directly next time.
+"""Calls the compiled graph of a function directly where the same inputs were seen before, without torch's guards.
 
-A call of a compiled function costs the host some 25 microseconds (100 between other calls, from a cold cache): guards
-of each graph are asked, and inputs unpacked. For the exact shapes, strides, dtypes and numbers of an earlier call their
-answer is known, and the graph is called for 10.
+A call of a compiled function costs the host some 25 microseconds (100 from a cold cache) for guards and unpacking of
+inputs. With the exact shapes, strides, dtypes and numbers of an earlier call, their result is known, and a direct call
+takes 10.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 _MOST = 4096
-"""calls of one function that are known at once, each some hundred bytes"""
+"""most cached calls of one function, some hundred bytes each"""
 _PLAIN = (Tensor, nn.Parameter)
 Key: TypeAlias = "tuple[Any, ...]"
-"""what a compiled function may look at: of a tensor shape, strides, dtype, device; any other input itself"""
+"""the inputs that guards can depend on: shape, strides, dtype and device of a tensor; any other input itself"""
 
 
 class _Seen(NamedTuple):
@@ -29,39 +29,39 @@ class _Seen(NamedTuple):
     outputs: Any
 
 
-class _Watching(threading.local):
-    """The runs of graphs in this thread, while somebody wants to know them."""
+class _Recording(threading.local):
+    """The runs of graphs in this thread, while they are recorded."""
 
     seen: list[_Seen] | None = None
 
 
 class _Call(NamedTuple):
-    """A graph, and how its inputs and outputs are those of the function for one key."""
+    """A graph, with its inputs and outputs by those of the function."""
 
     graph: Callable[..., Any]
     given: tuple[tuple[int, Any], ...]
-    """for each input of the graph: the index among those of the function, or -1 and the number that it is"""
+    """for each input of the graph: index of the function's input, or -1 and a constant"""
     results: tuple[int, ...] | int | None
-    """indexes among the outputs of the graph, or one, or nothing"""
+    """for the function's result: indexes of outputs of the graph, one index, or None"""
 
 
-_watching = _Watching()
+_recording = _Recording()
 
 
 def backend(options: dict[str, Any]) -> Callable[..., Any]:
-    """Returns a backend of torch.compile: inductor with these options, whose graphs `Direct` can call."""
+    """Returns a backend of torch.compile: inductor with `options`, with graphs that `Direct` can call."""
 
     def compile_graph(module: Any, examples: Sequence[Any]) -> Callable[..., Any]:
         from torch._inductor.compile_fx import compile_fx
 
         graph: Any = compile_fx(module, examples, config_patches=options)  # pyright: ignore
-        # Without torch's mark that no compiler may look inside, which costs as much as a small kernel.
+        # Skips torch's wrapper that disables further compilation, which costs as much time as a small kernel.
         graph = getattr(graph, "_torchdynamo_orig_callable", graph)
 
         def run(*inputs: Any) -> Any:
             outputs = graph(*inputs)
-            if _watching.seen is not None:
-                _watching.seen.append(_Seen(graph, inputs, outputs))
+            if _recording.seen is not None:
+                _recording.seen.append(_Seen(graph, inputs, outputs))
             return outputs
 
         return run
@@ -70,15 +70,15 @@ def backend(options: dict[str, Any]) -> Callable[..., Any]:
 
 
 def key_of(inputs: Sequence[Any]) -> Key | None:
-    """Returns the key of a call; None where it is not one to be made directly, as under a mode that wants to see it."""
-    # A mode counts operators, a profiler names them.
+    """Returns the key of a call; None where no direct call is possible."""
+    # A dispatch mode or a profiler must see the operator.
     if torch._C._len_torch_dispatch_stack() or torch.autograd.profiler._is_profiler_enabled:  # pyright: ignore
         return None
     key: list[Any] = []
     for one in inputs:
         if type(one) in _PLAIN:
             key += (one.shape, one.stride(), one.dtype, one.device)
-        elif isinstance(one, Tensor):  # a subclass acts for itself
+        elif isinstance(one, Tensor):  # subclasses have their own dispatch
             return None
         else:
             key.append(one)
@@ -86,13 +86,13 @@ def key_of(inputs: Sequence[Any]) -> Key | None:
 
 
 class Direct:
-    """The calls of one compiled function that are known."""
+    """The cached calls of one compiled function."""
 
     def __init__(self) -> None:
         self._calls: dict[Key, _Call] = {}
 
     def call(self, key: Key, inputs: Sequence[Any]) -> tuple[Any] | None:
-        """Returns what the function returns for `inputs` of that key, as the only value of a tuple; None: unknown."""
+        """Returns a tuple with the function's result for `inputs` of this key; None for an unknown key."""
         known = self._calls.get(key)
         if known is None:
             return None
@@ -108,14 +108,14 @@ class Direct:
         return (outputs[results] if isinstance(results, int) else tuple([outputs[i] for i in results]),)
 
     def learn(self, function: Callable[..., Any], key: Key | None, inputs: Sequence[Any]) -> Any:
-        """Returns `function(*inputs)`, compiled with `backend`, and remembers for `key` which graph it ran, and how."""
+        """Returns `function(*inputs)`, compiled with `backend`, and caches its graph call under `key`, unless None."""
         if key is None:
             return function(*inputs)
-        before, _watching.seen = _watching.seen, []
+        before, _recording.seen = _recording.seen, []
         try:
-            found, seen = function(*inputs), _watching.seen
+            found, seen = function(*inputs), _recording.seen
         finally:
-            _watching.seen = before
+            _recording.seen = before
         call = _as_call(inputs, found, seen[0]) if len(seen) == 1 else None
         if call is not None:
             if len(self._calls) >= _MOST:
@@ -124,12 +124,12 @@ class Direct:
         return found
 
     def forget(self) -> None:
-        """Forgets every call."""
+        """Clear the cache."""
         self._calls.clear()
 
 
 def _as_call(inputs: Sequence[Any], found: Any, seen: _Seen) -> _Call | None:
-    """Returns how `seen` made `found` of `inputs`; None where that is more than handing tensors on."""
+    """Returns the graph call that computed `found` from `inputs`; None unless it only passes tensors on."""
     places = {id(one): index for index, one in enumerate(inputs) if isinstance(one, Tensor)}
     given: list[tuple[int, Any]] = []
     for one in seen.inputs:

@@ -1,8 +1,8 @@
 """The elementwise steps of a block as fused functions: LayerNorm with its modulation, RMS norm with its rotation.
 
-Same arithmetic as in modulate.py and rope.py, in float32; what lies between is never rounded, so a result differs from
-the plain form's within rounding. R runs of M tokens, each with a row of a modulation of its own, or one run without
-that dimension; D width, T time rows.
+They compute in float32 like modulate.py and rope.py, but do not round intermediate values, so results differ by
+rounding. Shapes: R runs of M tokens with one row of the modulation for each run (no dimension R for a single run), D
+width, T time rows.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ _Three: TypeAlias = tuple[Tensor, Tensor, Tensor]
 
 
 def _norm(x: Tensor, scale: Tensor, shift: Tensor, eps: float, one_more: bool, out: torch.dtype) -> _Three:
-    """x (R, M, D), scale and shift (R, 1, D) -> LayerNorm(x) * scale + shift in `out`, mean and 1 / deviation.
+    """x (R, M, D), scale and shift (R, 1, D) -> LayerNorm(x) * scale + shift in `out`; mean and 1 / standard deviation,
+    (R, M, 1) float32.
 
-    `one_more`: scale counts from 1, as a modulation does. The last two are (R, M, 1) float32.
+    `one_more`: multiply by 1 + scale, as a modulation does.
     """
     static_width(x)
     wide = x.to(torch.float32)
@@ -36,7 +37,7 @@ def _norm(x: Tensor, scale: Tensor, shift: Tensor, eps: float, one_more: bool, o
 def _norm_back(
     of_normed: Tensor, of_x: Tensor | None, x: Tensor, mean: Tensor, inverse: Tensor, scale: Tensor, one_more: bool
 ) -> Tensor:
-    """Returns the gradient of x: that through its norm, from `of_normed`, plus `of_x`, that of its other uses."""
+    """Returns the gradient of x: through the norm, from `of_normed`, plus `of_x` from other uses of x."""
     static_width(x)
     scaled = of_normed.to(torch.float32) * _scale(scale, one_more)
     normed = (x.to(torch.float32) - mean) * inverse
@@ -48,14 +49,14 @@ def _norm_back(
 def _norm_back_over(
     x: Tensor, of_normed: Tensor, of_x: Tensor | None, mean: Tensor, inverse: Tensor, scale: Tensor, one_more: bool
 ) -> None:
-    """Writes what `norm_back` returns over x."""
+    """Overwrites x with the result of `_norm_back`."""
     x.copy_(_norm_back(of_normed, of_x, x, mean, inverse, scale, one_more))
 
 
 def _sum_norm(
     x: Tensor, update: Tensor, scale: Tensor, shift: Tensor, eps: float, one_more: bool, out: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Does what `norm` does to x + update (R, M, D each), and returns that sum first, in x's dtype."""
+    """Returns x + update (R, M, D each) in x's dtype, and `_norm` of it."""
     both = (x.to(torch.float32) + update.to(torch.float32)).to(x.dtype)
     return both, *_norm(both, scale, shift, eps, one_more, out)
 
@@ -70,7 +71,7 @@ def _sum_norm_back(
     one_more: bool,
     narrow: torch.dtype,
 ) -> _Two:
-    """Returns the gradient of x, and the same in `narrow` for the update."""
+    """Returns the gradient of x, and the equal gradient of the update in dtype `narrow`."""
     found = _norm_back(of_normed, of_sum, both, mean, inverse, scale, one_more)
     return found, found.to(narrow)
 
@@ -89,7 +90,7 @@ def _rms_rotate(x: Tensor, weight: Tensor, eps: float, cos: Tensor, sin: Tensor)
 
 
 def _rms_rotate_back(gradient: Tensor, x: Tensor, weight: Tensor, inverse: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Returns the gradient of x; all as in `rms_rotate`."""
+    """Returns the gradient of x; shapes as in `_rms_rotate`."""
     static_width(x)
     wide = x.to(torch.float32)
     scaled = _turned(gradient.to(torch.float32), cos, -sin) * weight.to(torch.float32)
@@ -98,13 +99,13 @@ def _rms_rotate_back(gradient: Tensor, x: Tensor, weight: Tensor, inverse: Tenso
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor, back: bool) -> Tensor:
-    """x (B, N, D) rotated by the tables, or back, in its dtype."""
+    """x (B, N, D) rotated by the tables, or with `back` in the other direction, in x's dtype."""
     static_width(x)
     return _turned(x.to(torch.float32), cos, -sin if back else sin).to(x.dtype)
 
 
 def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """x (B, N, D) float32: each pair of neighbours turned by its angle."""
+    """x (B, N, D) float32, with each pair of adjacent channels rotated by its angle."""
     static_width(cos)
     even, odd = x.unflatten(-1, (-1, cos.shape[-1], 2)).unbind(-1)
     return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(2)
@@ -170,7 +171,7 @@ _NORMS = (NORM, NORM_BACK, NORM_BACK_OVER, SUM_NORM, SUM_NORM_BACK)
 
 
 def norms_fuse(x: Tensor, scale: Tensor, shift: Tensor, dtype: torch.dtype) -> bool:
-    """Returns whether the LayerNorm of `x` in `dtype` runs fused: all of its functions or none, frozen factors."""
+    """Returns whether the LayerNorm of `x` in `dtype` runs fused: with frozen scale and shift, forward and backward."""
     if dtype != torch.float32 or scale.requires_grad or shift.requires_grad:
         return False
     return Fused.all_on(_NORMS, x)
@@ -187,10 +188,10 @@ def fused_norm(
     update: Tensor | None,
     overwrites: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Returns x (B, N, D), or x + update, and LayerNorm of that times scale plus shift (B, T, D each) in `out`.
+    """Returns x (B, N, D), or x + update, and LayerNorm of it times scale plus shift (B, T, D each) in `out`.
 
-    Use the first result for whatever else reads x: the gradients of both are then summed in one pass. `one_more`:
-    scale counts from 1. `overwrites`: without an update, the gradient of x may be written over x.
+    Other uses of x must take the first result, so that the gradients of both are summed in one pass. `one_more`:
+    multiply by 1 + scale. `overwrites`: without an update, the gradient of x may overwrite x.
     """
     return cast(_Two, applied(_FusedNorm, x, update, scale, shift, eps, one_more, out, overwrites))
 
@@ -209,7 +210,7 @@ class _FusedNorm(torch.autograd.Function):
         overwrites: bool,
     ) -> _Two:
         runs = scale.shape[0] * scale.shape[1]
-        # Without a dimension of one, whose stride differs from chunk to chunk and would make graphs of their own.
+        # No dimension of size 1: its stride differs between chunks, and each stride would compile another graph.
         shape = (runs, -1, x.shape[-1]) if runs > 1 else (-1, x.shape[-1])
         one = (runs, 1, x.shape[-1]) if runs > 1 else (1, x.shape[-1])
         scale, shift = scale.reshape(one), shift.reshape(one)

@@ -1,8 +1,8 @@
-"""Small functions whose compiled form a GPU runs as one kernel, each with its plain form.
+"""Fused functions: small functions that torch.compile turns into one GPU kernel, each with its plain form.
 
-A fused function is an operator of torch: a dispatch mode sees one call with a name, and a meta tensor gets its shape.
-Nothing is compiled, and no compiler is imported, before a function is tried on a device; it is used where its compiled
-form gave there what its plain form gives, on random values.
+A fused function is a registered operator: dispatch modes see one call with a name, and meta tensors get their shape.
+Compiling, and importing the compiler, begins when a function is tried on a device. The compiled form is used where it
+gave the same results as the plain form on random values.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..words import first_line
 from .direct import Direct, backend, key_of
 
 _NAMESPACE = f"wan_fused_{uuid4().hex[:12]}"
-"""of this copy of the code, and each time that it is imported: torch refuses a name that is given twice"""
+"""namespace of the operators, new for each import of this file, because torch refuses to define an operator twice"""
 _library = torch.library.Library(_NAMESPACE, "DEF")
 _OF_16_BITS_OR_LESS = {
     torch.bfloat16: 2.0**-7,
@@ -31,22 +31,21 @@ _OF_16_BITS_OR_LESS = {
     torch.float8_e5m2: 2.0**-2,
     torch.int8: 2.0**-6,
 }
-"""one step of a value as it is rounded, as a part of it; int8 rows reach 127, so their step is less"""
+"""relative rounding step of each dtype; int8 rows reach 127, so their step is smaller than this"""
 _GRAPHS = 64
-"""of one function, for the dtypes of several models in one process; torch's own limit of 8 is an error beyond it"""
+"""most graphs of one function, for the dtypes of several models in one process; torch raises above its limit of 8"""
 _OF_SUMS = 1e-4
-"""float32: two orders of summing a few thousand values"""
+"""relative tolerance of float32, for sums of a few thousand values in another order"""
 _set_aside: list[str] = []
 
 
 class Fused:
-    """One function of tensors, which keeps nothing; it changes none of its inputs, or writes its first and returns
-    nothing."""
+    """One function of tensors, without a graph. It changes none of its inputs, or writes its first one and returns
+    None."""
 
     def __init__(self, schema: str, body: Callable[..., Any], shapes: Callable[..., Any]) -> None:
-        """`schema`: torch's, such as "norm(Tensor x, float eps) -> Tensor"; `shapes`: what `body` returns, empty.
-
-        `body` takes a float as text too.
+        """`schema`: torch's operator schema, such as "norm(Tensor x, float eps) -> Tensor". `body`: the plain form,
+        which must also accept a float as text. `shapes`: returns uninitialized results of `body`.
         """
         self.name, self.body = schema.partition("(")[0], body
         self._ready: set[tuple[torch.device, str]] = set()
@@ -58,32 +57,32 @@ class Fused:
         self._operator: Any = getattr(getattr(torch.ops, _NAMESPACE), self.name).default
 
     def __call__(self, *inputs: Any) -> Any:
-        """Runs the compiled form, whatever `on` says."""
+        """Runs the compiled form, even where `on` is False."""
         key = key_of(inputs)
         known = None if key is None else self._direct.call(key, inputs)
         return self._operator(*inputs) if known is None else known[0]
 
     def on(self, tensor: Tensor, kind: str = "") -> bool:
-        """Returns whether it is to be used where `tensor` lies; `kind` names a case that is tried for itself."""
+        """Returns whether the compiled form is used on the device of `tensor`. `kind`: a case with its own trial."""
         return bool(self._ready) and (tensor.device, kind) in self._ready and not torch.compiler.is_compiling()
 
     @staticmethod
     def all_on(functions: Iterable[Fused], tensor: Tensor) -> bool:
-        """Returns whether all of these are on."""
+        """Returns whether all of these functions are on."""
         place = (tensor.device, "")
         return all(place in one._ready for one in functions) and not torch.compiler.is_compiling()
 
     def use(self, device: torch.device, kind: str = "") -> None:
-        """Lets it be used on a device, untried."""
+        """Use the compiled form on a device, without a trial."""
         self._ready.add((device, kind))
 
     def set_aside(self, device: torch.device | None = None, kind: str | None = None) -> None:
-        """Lets the plain form be used from now on: on one device, or on all; for one kind, or for all."""
+        """Use the plain form from now on. `device`, `kind`: None means all."""
         self._ready = {one for one in self._ready if device not in (None, one[0]) or kind not in (None, one[1])}
 
     def _run(self, *inputs: Any) -> Any:
-        # One graph with and without gradients: a caller has its own backward pass. A float is given as text, which the
-        # compiler takes as a constant; a number would be one more tensor.
+        # Detached, so that there is one graph with and without gradients; callers have their own backward pass. A float
+        # is passed as text, which becomes a constant of the graph; a number would become another input.
         plain = [
             one.detach() if isinstance(one, Tensor) else repr(one) if isinstance(one, float) else one for one in inputs
         ]
@@ -102,12 +101,12 @@ class Fused:
 
 
 def compiled(body: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns `body` as one graph for all sizes, of which nothing is written to memory but the results.
+    """Returns `body` compiled to one graph for all sizes, which writes only its results to memory.
 
-    What `body` rounds is rounded, as in its plain form.
+    Casts of `body` to 16 bits round as in its plain form.
     """
     wanted = {"realize_opcount_threshold": 1000, "emulate_precision_casts": True}
-    import torch._inductor as inductor  # half a second, where nothing is compiled too
+    import torch._inductor as inductor  # takes half a second
 
     known = inductor.list_options()
     options = {name: value for name, value in wanted.items() if name in known}
@@ -115,29 +114,29 @@ def compiled(body: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def static_width(tensor: Tensor) -> None:
-    """Called in a body, makes the last size of `tensor` a number that its graph is made for."""
+    """Called in a body, makes the last size of `tensor` a constant of the graph."""
     if torch.compiler.is_compiling():
         torch._dynamo.mark_static(tensor, tensor.ndim - 1)  # pyright: ignore[reportPrivateUsage]
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One case of a fused function, with what it is tried on."""
+    """One case of a fused function, with its test inputs."""
 
     function: Fused
     inputs: Callable[[], tuple[Any, ...]]
-    """draws them on the device"""
+    """returns random inputs on the device"""
     kind: str = ""
 
     @property
     def name(self) -> str:
-        """With its kind, where it has one: what a remark says."""
+        """The function's name, with the kind in parentheses."""
         return f"{self.function.name} ({self.kind})" if self.kind else self.function.name
 
 
 def try_on(device: torch.device, trials: Iterable[Trial]) -> list[str]:
-    """Runs each trial on a device, and lets what is right be used there; returns a sentence for each other, and one
-    that says what compiling took."""
+    """Runs each trial on a device, and uses the compiled forms that are right; returns a remark for each failure, and
+    one on the time that compiling took."""
     began, remarks, names = time.monotonic(), list[str](), set[str]()
     tried, failed = set[tuple[Fused, str]](), set[tuple[Fused, str]]()
     with torch._dynamo.config.patch(recompile_limit=_GRAPHS):  # pyright: ignore[reportPrivateUsage]
@@ -160,7 +159,7 @@ def try_on(device: torch.device, trials: Iterable[Trial]) -> list[str]:
 
 
 def later_remarks() -> list[str]:
-    """Returns, once, a sentence for each function that was set aside since they were tried."""
+    """Returns, once, a remark for each function that failed after its trial."""
     found = _set_aside.copy()
     _set_aside.clear()
     return found
@@ -168,7 +167,7 @@ def later_remarks() -> list[str]:
 
 @contextmanager
 def used_on(device: torch.device, functions: Iterable[tuple[Fused, str]]) -> Iterator[None]:
-    """Inside, these functions (with the kind of each) are used on a device, untried."""
+    """Inside, these (function, kind) are used on a device, without a trial."""
     chosen = list(functions)
     for function, kind in chosen:
         function.use(device, kind)
@@ -184,12 +183,12 @@ def _remark(name: str, fault: str) -> str:
 
 
 def _fault(trial: Trial) -> str:
-    """Returns what is wrong with a compiled function; "" for nothing."""
+    """Returns why the compiled form fails its trial; "" where it does not."""
     inputs = trial.inputs()
     wanted = [one.clone() if isinstance(one, Tensor) else one for one in inputs]
     try:
         trial.function(*(one.clone() if isinstance(one, Tensor) else one for one in inputs))
-        found = trial.function(*inputs)  # the second call goes to the graph directly, as later ones do
+        found = trial.function(*inputs)  # the second call uses the direct call of later ones
         if found is None:
             found = inputs[0]
         for one in _several(found):
@@ -205,7 +204,7 @@ def _several(found: Any) -> tuple[Tensor, ...]:
 
 
 def _equal(found: Any, wanted: Any) -> bool:
-    """Returns whether results of the compiled form are those of the plain one, but for rounding."""
+    """Returns whether results of the compiled and the plain form are equal within rounding."""
     for one, other in zip(_several(found), _several(wanted), strict=True):
         if one.dtype != other.dtype or one.shape != other.shape:
             return False
@@ -219,5 +218,5 @@ def _equal(found: Any, wanted: Any) -> bool:
 
 
 def _is_of_the_compiler(error: Exception) -> bool:
-    """Returns whether compiling failed, and not what was compiled."""
+    """Returns whether an error comes from the compiler, and not from running the graph."""
     return any(kind.__module__.startswith(("torch._dynamo", "torch._inductor")) for kind in type(error).__mro__)

@@ -1,4 +1,4 @@
-"""Values that are kept while a stage runs, made once for all chunks of tokens: dequantized and converted weights."""
+"""Dequantized and converted weights that a stage computes once and holds for all chunks of tokens."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from .walks import having
 
 
 class HeldValues:
-    """Values of one module, kept between `hold` and `release`."""
+    """Values of one module, held between `hold` and `release`."""
 
     def __init__(self) -> None:
         self._holds = False
         self._made: dict[str, Tensor] = {}
 
     def of(self, name: str, make: Callable[[], Tensor]) -> Tensor:
-        """Returns `make()`; while held, what it returned the first time for that name."""
+        """Returns `make()`; between `hold` and `release`, the first result for this name."""
         if not self._holds:
             return make()
         if name not in self._made:
@@ -29,34 +29,34 @@ class HeldValues:
 
     @property
     def holds(self) -> bool:
-        """Whether what is made is kept."""
+        """Whether new values are held."""
         return self._holds
 
     def has(self, name: str) -> bool:
-        """Returns whether a value of that name is kept."""
+        """Returns whether a value of this name is held."""
         return name in self._made
 
     def keep(self, name: str, value: Tensor) -> None:
-        """Keeps a value that was made elsewhere, and what is made from now on."""
+        """Hold a value that was computed elsewhere, and all new values."""
         self._holds = True
         self._made[name] = value
 
     def hold(self) -> None:
-        """Keeps what is made from now on."""
+        """Hold new values from now on."""
         self._holds = True
 
     def release(self) -> None:
-        """Frees what was kept."""
+        """Free all values."""
         self._holds = False
         self._made.clear()
 
 
 @contextmanager
 def values_held(modules: Iterable[nn.Module], *more: HeldValues) -> Iterator[None]:
-    """Inside, every linear below `modules` that has a `held: HeldValues` dequantizes its weight at most once; `more`
-    is held too.
+    """Inside, every linear below `modules` with an attribute `held: HeldValues` dequantizes its weight at most once;
+    `more` are held too.
 
-    A compiled model keeps nothing: its graphs call one opaque operation for each product.
+    Does nothing under torch.compile, whose graphs have one opaque operator for each product.
     """
     found: list[HeldValues] = []
     if not torch.compiler.is_compiling():
@@ -71,8 +71,10 @@ def values_held(modules: Iterable[nn.Module], *more: HeldValues) -> Iterator[Non
 
 
 def made_together(modules: Iterable[nn.Module], dtype: torch.dtype) -> AbstractContextManager[None]:
-    """Inside, linears below `modules` that read their weights in `dtype` one after the other have all of them, made by
-    one kernel where they can: a static method `several(linears, dtype)` returns the weights, or None."""
+    """Inside, the linears below `modules` hold their weights in `dtype`, dequantized by one kernel if possible.
+
+    Their static method `several(linears, dtype)` returns the weights, or None where it cannot.
+    """
     if torch.compiler.is_compiling():
         return nullcontext()
     linears: list[Any] = [linear for part in modules for linear, _ in having(part, "several")]

@@ -1,4 +1,4 @@
-"""The few elementwise steps of a Wan block, with their casts written down. B batch, N tokens, D width, T time rows."""
+"""The elementwise steps of a Wan block, with explicit casts. B batch, N tokens, D width, T time rows."""
 
 from __future__ import annotations
 
@@ -10,22 +10,21 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from .autocast import without_autocast
 from .fused import fused_norm, norms_fuse
 from .held import HeldValues
-from .recompute import applied, remade
+from .recompute import applied, remade, without_autocast
 
 
 def cast_linear(layer: nn.Module, x: Tensor, dtype: torch.dtype) -> Tensor:
-    """A frozen linear computed in `dtype`, whatever its weight is stored in."""
+    """Returns a frozen linear of x (..., in), computed in `dtype` for every storage dtype of its weight."""
     assert isinstance(layer, nn.Linear)
-    if type(layer) is not nn.Linear:  # one that unpacks its weight does it in the dtype of its input
+    if type(layer) is not nn.Linear:  # quantized linears compute in the dtype of their input
         return layer(x.to(dtype))
     return functional.linear(x.to(dtype), layer.weight.to(dtype), layer.bias.to(dtype))
 
 
 def layer_norm(x: Tensor, norm: nn.LayerNorm, dtype: torch.dtype, held: HeldValues | None = None) -> Tensor:
-    """LayerNorm with scale and bias, computed and returned in `dtype`; x (..., D). `held`: of the converted ones."""
+    """LayerNorm of x (..., D), computed and returned in `dtype`. `held`: holds the converted weight and bias."""
 
     def wide(name: str, p: Tensor) -> Tensor:
         if held is None or p.dtype == dtype or p.requires_grad:
@@ -45,9 +44,9 @@ def normed_with(
     *,
     overwrites: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Returns x (B, N, D), to be read by whatever else reads it, and `layer_norm` of it in `out`.
+    """Returns x (B, N, D) for all its other uses, and `layer_norm` of it in `out`.
 
-    `overwrites`: the gradient of x may be written over x.
+    `overwrites`: the gradient of x may overwrite x.
     """
     scale, shift = norm.weight.view(1, 1, -1), norm.bias.view(1, 1, -1)
     if norms_fuse(x, scale, shift, dtype):
@@ -64,7 +63,7 @@ def modulated_with(
     dtype: torch.dtype,
     out: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
-    """Returns x (B, N, D) plus `update`, to be read by whatever else reads it, and `shift_and_scale` of it in `out`."""
+    """Returns x (B, N, D) plus `update` for all its other uses, and `shift_and_scale` of it in `out`."""
     if norms_fuse(x, scale, shift, dtype):
         return fused_norm(x, scale, shift, eps, out, one_more=True, update=update)
     x = x if update is None else added(x, update)
@@ -84,7 +83,7 @@ def shift_and_scale(
 
 
 class _ShiftAndScale(torch.autograd.Function):
-    """The same with frozen shift and scale (B, T, 1, D): no pass for a cast alone."""
+    """`shift_and_scale` with frozen shift and scale (B, T, 1, D), without separate kernels for casts."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, shift: Tensor, scale: Tensor, eps: float, out: torch.dtype) -> Tensor:
@@ -117,15 +116,15 @@ def _by_rows(x: Tensor, rows: Tensor) -> Tensor:
 
 
 def added(x: Tensor, update: Tensor) -> Tensor:
-    """x + update in x's dtype; where that is the wider one, no pass for a cast alone."""
+    """x + update in x's dtype, without a separate kernel for a cast where x's dtype is the wider one."""
     return x + (update if torch.promote_types(x.dtype, update.dtype) == x.dtype else update.to(x.dtype))
 
 
 def gated_add(x: Tensor, update: Tensor, gate: Tensor, *, read: bool = True, into: Tensor | None = None) -> Tensor:
     """x + update * gate in the wider of x's and gate's dtype, stored in x's; gate (B, T, D).
 
-    Not `read`: the graph alone, with a frozen gate; nobody reads the values. `into`: where the sum may be written, like
-    x, if no gradient is wanted.
+    `read`: False for undefined values with the right graph, where only the backward pass is needed and the gate is
+    frozen. `into`: a tensor like x for the result, used in passes without gradients.
     """
     wide = torch.promote_types(x.dtype, gate.dtype)
     if into is not None and not (torch.is_grad_enabled() or torch.compiler.is_compiling()):
@@ -139,7 +138,7 @@ def gated_add(x: Tensor, update: Tensor, gate: Tensor, *, read: bool = True, int
 
 
 class _GatedAdd(torch.autograd.Function):
-    """The same with a frozen gate (B, T, D): it keeps nothing else, and casts within its operations."""
+    """`gated_add` with a frozen gate (B, T, D): keeps only the gate, and casts inside its kernels."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, update: Tensor, gate: Tensor, wide: torch.dtype, read: bool) -> Tensor:
@@ -168,21 +167,21 @@ def _gated_add(x: Tensor, update: Tensor, gate: Tensor, wide: torch.dtype, out: 
 
 
 _HAS_FUSED_RMS_NORM = hasattr(torch, "_fused_rms_norm")
-"""torch 2.9 and newer have a kernel of it for CUDA; before, CUDA too gets a composite of many passes"""
+"""whether torch has a CUDA kernel of RMS norm (2.9 and newer) and not only a composite of many kernels"""
 
 
 def sums_within(x: Tensor, weight: Tensor, dtype: torch.dtype) -> bool:
-    """Returns whether torch's own kernel for `x`, which sums in float32 and rounds once, is `rms_norm` in `dtype`."""
+    """Returns whether torch's kernel, which sums in float32 and rounds once, computes `rms_norm` of x in `dtype`."""
     return dtype == torch.float32 and x.dtype.itemsize == 2 and weight.dtype == x.dtype and not weight.requires_grad
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
     """x / sqrt(mean(x^2) + eps) * weight over the last axis, computed in `dtype`, returned in x's; weight (D,).
 
-    Sums are float32 at least, whatever `dtype`. One of 16 bits holds what is normalised before the weight is multiplied
-    too, as diffusers' norm does; a wider one rounds once.
+    Sums are at least float32 for every `dtype`. With a `dtype` of 16 bits, the normalized value is rounded before it is
+    multiplied by the weight, as in diffusers; a wider one rounds once.
     """
-    if (x.is_cuda and _HAS_FUSED_RMS_NORM) or torch.compiler.is_compiling():  # one kernel there
+    if (x.is_cuda and _HAS_FUSED_RMS_NORM) or torch.compiler.is_compiling():
         if sums_within(x, weight, dtype):
             return functional.rms_norm(x, weight.shape, weight, eps)
         wide = x.to(dtype)
@@ -194,13 +193,13 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tenso
 
 
 class _RMSNorm(torch.autograd.Function):
-    """The norm where torch has only a composite, in a third of its passes; it keeps its input and one number a row."""
+    """RMS norm where torch has only a composite, with a third of its kernels; keeps its input and a value a row."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
         wide = x.to(dtype)
-        # Out of place: a checkpoint policy may keep any of these results. The sum of squares is at least float32, as in
-        # torch's own kernels: in float16 it overflows.
+        # Out of place, because a checkpoint policy may keep any of these results. The sum of squares is at least
+        # float32, because it overflows in float16.
         exact = torch.promote_types(dtype, torch.float32)
         length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True, dtype=exact)
         inverse = (length.square() / x.shape[-1] + eps).rsqrt()

@@ -1,7 +1,7 @@
-"""Activations that are cheaper to make again than to keep: normed inputs of linears, and the GELU.
+"""Recomputes activations that are cheap to compute: normed inputs of linears, and the GELU.
 
 A LoRA linear keeps its input for the backward pass. Where that input is one elementwise step away from a tensor that
-is kept anyway, the step is repeated instead: 7 of the 24 token-stream sizes of a block, for about 2 % of its time.
+is kept anyway, the step is recomputed instead. This saves 7 of the 24 kept tensors of a block, for 2 % of its time.
 """
 
 from __future__ import annotations
@@ -9,21 +9,39 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import disable_saved_tensors_hooks, saved_tensors_hooks
 
-from .autocast import without_autocast
+from ..accelerator import DEVICE_TYPES
+
+R = TypeVar("R")
+
+
+_WITH_AUTOCAST = frozenset(kind for kind in DEVICE_TYPES if torch.amp.is_autocast_available(kind))
+"""device types with autocast; read once, because torch.compile up to 2.10 breaks its graph at the call"""
+
+
+def without_autocast(device_type: str, function: Callable[..., R], *inputs: Any) -> R:
+    """Returns `function(*inputs)`, computed with autocast of this device type switched off.
+
+    A function and no context manager, so that torch.compile sees one plain branch on the ambient state.
+    """
+    has_autocast = device_type in _WITH_AUTOCAST or torch.amp.is_autocast_available(device_type)
+    if has_autocast and torch.is_autocast_enabled(device_type):
+        with torch.autocast(device_type, enabled=False):
+            return function(*inputs)
+    return function(*inputs)
 
 
 def remade(made: Tensor, make: Callable[[], Tensor]) -> AbstractContextManager[None]:
-    """Inside, autograd keeps nothing of `made` (any shape): the backward pass calls `make()`, bit for bit the same.
+    """Inside, autograd does not keep `made` (any shape); the backward pass calls `make()`, which returns the same bits.
 
-    `make` must keep alive only what the graph keeps anyway. Contexts nest: the innermost hooks serve all of them. Does
-    nothing where someone else decides what is kept: inside activation checkpointing or any other saved-tensor hooks
-    (torch applies the innermost pair only), under torch.compile, and without gradients.
+    `make` must refer only to tensors that the graph keeps anyway. Contexts nest. Does nothing inside activation
+    checkpointing or other saved-tensor hooks (torch applies only the innermost pair), under torch.compile, and without
+    gradients.
     """
     if torch.compiler.is_compiling() or not torch.is_grad_enabled() or _active.keeps:
         return _NOTHING
@@ -34,7 +52,10 @@ def remade(made: Tensor, make: Callable[[], Tensor]) -> AbstractContextManager[N
 
 @contextmanager
 def made_once() -> Iterator[None]:
-    """Inside, `remade` does nothing, and autograd keeps what is made: where it exists for a moment and a part only."""
+    """Inside, `remade` does nothing, and autograd keeps all activations.
+
+    For the recompute of few tokens, or of one chunk of several, whose activations are few.
+    """
     before, _active.keeps = _active.keeps, True
     try:
         yield
@@ -43,7 +64,7 @@ def made_once() -> Iterator[None]:
 
 
 class _Active(threading.local):
-    """The recipes of this thread whose contexts are open, the innermost last."""
+    """The recipes of the open contexts in this thread, the innermost last."""
 
     def __init__(self) -> None:
         self.recipes: list[_Recipe] = []
@@ -56,7 +77,7 @@ _top_hooks: Callable[[bool], object] | None = getattr(torch._C._autograd, "_top_
 
 
 class _Unsaved:
-    """In place of the context of an autograd function that has no backward pass."""
+    """Stands in for the `ctx` of an autograd function without a backward pass."""
 
     def save_for_backward(self, *_: object) -> None: ...
 
@@ -64,37 +85,34 @@ class _Unsaved:
 
 
 def applied(function: type[torch.autograd.Function], *inputs: Any) -> Any:
-    """Returns `function.apply(*inputs)`; where no gradient is wanted, its forward alone, in a third of the host's
-    time."""
+    """Returns `function.apply(*inputs)`; without gradients only its `forward`, in a third of the host's time."""
     if torch.is_grad_enabled() or torch.compiler.is_compiling():
         return function.apply(*inputs)
     return function.forward(_Unsaved(), *inputs)
 
 
 def _others_decide() -> bool:
-    """Returns whether saved-tensor hooks are active. torch has no question for that on every version; but it always
-    refuses to forbid hooks while there are some, and changes nothing by that.
+    """Returns whether saved-tensor hooks are active.
+
+    Older versions of torch have no function for that, but `disable_saved_tensors_hooks` raises while hooks are active.
     """
     if _top_hooks is not None:
         return _top_hooks(False) is not None
     try:
-        with disable_saved_tensors_hooks("asked"):
+        with disable_saved_tensors_hooks("only a check"):
             return False
     except RuntimeError:
         return True
 
 
 def storage_number(tensor: Tensor) -> int:
-    """Returns a number that identifies a storage, on every device.
-
-    Meta and fake tensors have one too, though no address.
-    """
+    """Returns a number that identifies a storage; meta and fake tensors have one too, though no address."""
     return tensor.untyped_storage()._cdata  # pyright: ignore[reportPrivateUsage]
 
 
-# Classes, and no generators: a block enters some ten of them for each chunk.
+# Classes are faster than generators, and a block enters some ten contexts for each chunk.
 class _Open(AbstractContextManager[None]):
-    """Inside, what hooks of this file see is looked up among the open recipes, this one the first."""
+    """Adds a recipe to the open ones."""
 
     def __init__(self, recipe: _Recipe) -> None:
         self._recipe = recipe
@@ -107,7 +125,7 @@ class _Open(AbstractContextManager[None]):
 
 
 class _Hooked(_Open):
-    """Does what `_Open` does, with the hooks."""
+    """`_Open` that also installs the hooks."""
 
     def __enter__(self) -> None:
         super().__enter__()
@@ -127,10 +145,10 @@ def _pack(saved: Tensor) -> Tensor | tuple[_Recipe, torch.Size]:
 
 
 class _Recipe:
-    """Makes one activation again. Its uses in the backward pass (q, k and v) share one result."""
+    """Recomputes one activation. Its uses in the backward pass (q, k and v) share one result."""
 
     def __init__(self, made: Tensor, make: Callable[[], Tensor]) -> None:
-        # Not the tensor: it shall be freed. The address is its own for as long as the caller's block runs.
+        # The tensor itself must be freed. Its storage number is unique while the caller's block runs.
         self._storage, self._numel = storage_number(made), made.numel()
         self._device, self._make = made.device.type, make
         self._uses = self._left = 0
@@ -146,7 +164,7 @@ class _Recipe:
 
     def unpack(self, shape: torch.Size) -> Tensor:
         if self._result is None:
-            # Whatever autocast surrounds the backward pass, the dtypes are those of the first pass.
+            # The dtypes must be those of the forward pass, also in a backward pass inside autocast.
             with torch.no_grad():
                 self._result = without_autocast(self._device, self._make)
         result = self._result.view(shape)

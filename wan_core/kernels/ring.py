@@ -1,8 +1,8 @@
-"""Ring attention: own queries meet the keys and values of all ranks, which go round from rank to rank.
+"""Ring attention: keys and values go from rank to rank, and meet the queries of each rank.
 
-Each rank attends to one part of the keys at a time; results are merged by their log-sum-exp, in float32 at least.
-In the backward pass keys and values go round again, with their gradients, in float32 too.
-Shapes: B batch, n own tokens, H heads, d head_dim. All heads stay on each rank, so their number need not divide.
+Each rank attends to one part of the keys at a time; results are merged by their log-sum-exp, in at least float32. In
+the backward pass, keys and values go round again, with their gradients in at least float32. Every rank has all heads,
+so the number of heads can be any. Shapes: B batch, n own tokens, H heads, d head_dim.
 """
 
 from __future__ import annotations
@@ -32,32 +32,32 @@ class Turns(Protocol):
 
     @property
     def sizes(self) -> Mapping[int, Sequence[int]]:
-        """The tokens of each rank in a layer, by those of this rank."""
+        """Number of tokens of this rank in a layer -> those of every rank."""
         ...
 
     def turn(self, tensors: Sequence[Tensor], tokens: int) -> Callable[[], list[Tensor]]:
-        """Begins to send `tensors` (B, m, H, d) to the next rank; returns what waits for those of the rank before.
+        """Begins to send `tensors` (B, m, H, d) to the next rank, and to receive those of the previous rank.
 
-        `tokens`: how many of them arrive, (B, tokens, H, d) each.
+        Returns a function that waits for the received tensors (B, tokens, H, d) and returns them.
         """
         ...
 
 
 class RingSeat:
-    """The attention of a rank among those of a ring."""
+    """The attention of one rank in a ring."""
 
     def __init__(self, ring: Turns) -> None:
         self.joined = False
-        """whether the ranks run together now; otherwise this one has all tokens"""
+        """whether the ranks split the tokens of this pass; False: this rank has all tokens"""
         self._ring = _rings[id(ring)] = ring
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Own tokens (B, n, H, d) each -> what they attend to among the tokens of all ranks, (B, n, H, d)."""
+        """Returns the attention of own queries (B, n, H, d) to the keys and values of all ranks, (B, n, H, d)."""
         return cast(Tensor, _Ring.apply(self._ring, query, key, value))
 
 
 def check_ring(*, device: torch.device, dtype: torch.dtype, head_dim: int) -> None:
-    """Raises ConfigError where torch has no kernel on `device` that returns the log-sum-exp. Tries one on 64 tokens."""
+    """Raises ConfigError where torch's FlashAttention, which returns the log-sum-exp, does not run on `device`."""
     try:
         one = torch.zeros(1, 1, 64, head_dim, device=device, dtype=dtype)
         out, total = _attended(one, one, one)
@@ -72,14 +72,14 @@ def check_ring(*, device: torch.device, dtype: torch.dtype, head_dim: int) -> No
 
 _rings: WeakValueDictionary[int, Turns] = WeakValueDictionary()
 _NAMESPACE = f"wan_ring_{uuid4().hex[:12]}"
-"""of each import of this file: torch refuses an operator that is registered twice"""
+"""namespace of the operator, new for each import of this file, because torch refuses to define an operator twice"""
 _operators = torch.library.Library(_NAMESPACE, "DEF")
-"""A ring is one operator, with a name by which a checkpoint policy keeps what it returns (`keeping.py`)."""
+"""ring attention is one operator, so that a checkpoint policy can keep its result by name (`keeping.py`)"""
 _operators.define("ring_scaled_dot_product(Tensor query, Tensor key, Tensor value, int ring) -> (Tensor, Tensor)")
 
 
 def _in_turns(query: Tensor, key: Tensor, value: Tensor, number: int) -> tuple[Tensor, Tensor]:
-    """Returns what own queries attend to, (B, n, H, d), and its log-sum-exp (B, H, n); `number`: of the ring."""
+    """Returns the attention of own queries (B, n, H, d), and the log-sum-exp (B, H, n). `number`: id of the ring."""
     ring = _rings[number]
     sizes, mine = ring.sizes[key.shape[1]], query.transpose(1, 2)
     here, out, total = [key.contiguous(), value.contiguous()], None, None
@@ -126,7 +126,7 @@ class _Ring(torch.autograd.Function):
             found = _gradients(above, mine, *(one.transpose(1, 2) for one in here), out, total)
             first, *of_keys = (one.transpose(1, 2) for one in found)
             of_queries += first
-            # What the ranks before have summed for the local tokens continues with this rank's part.
+            # The gradients of the keys here, summed by the previous ranks; this rank adds its part.
             sums = [torch.zeros_like(one, dtype=total.dtype) for one in here] if bringing is None else bringing()
             for own, part in zip(sums, of_keys, strict=True):
                 own += part
@@ -141,12 +141,12 @@ class _Ring(torch.autograd.Function):
 
 
 def _owners(me: int, ranks: int) -> list[int]:
-    """Returns whose keys and values a rank has, turn by turn: its own, then those of the rank before, and so on."""
+    """Returns the owner of the keys and values at a rank in each turn: itself, the previous rank, and so on."""
     return [(me - turn) % ranks for turn in range(ranks)]
 
 
 def _attended(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns what queries attend to among some keys, (B, H, n, d), and its log-sum-exp (B, H, n), float32 at least."""
+    """Returns the attention to some keys, (B, H, n, d), and the log-sum-exp (B, H, n) in at least float32."""
     if query.device.type == "cpu":
         return _OPS._scaled_dot_product_flash_attention_for_cpu(query, key, value)
     return _OPS._scaled_dot_product_flash_attention(query, key, value)[:2]
@@ -155,11 +155,11 @@ def _attended(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor
 def _gradients(
     above: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, total: Tensor
 ) -> Sequence[Tensor]:
-    """Returns the gradients of queries, and of some keys and values; `out` and `total` are those of all keys."""
+    """Returns the gradients of queries, and of some keys and values. `out`, `total`: result and log-sum-exp of all."""
     given = (above, query, key, value, out, total)
     if query.device.type == "cpu":
         return _OPS._scaled_dot_product_flash_attention_for_cpu_backward(*given, 0.0, False)
-    random = torch.empty(2, dtype=torch.uint64, device=query.device)  # of dropout, and there is none
+    random = torch.empty(2, dtype=torch.uint64, device=query.device)  # the seed of dropout, which is not used
     sizes = (query.shape[2], key.shape[2])
     return _OPS._scaled_dot_product_flash_attention_backward(
         *given, None, None, *sizes, 0.0, False, random, random.new_empty(())

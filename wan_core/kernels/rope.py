@@ -1,8 +1,7 @@
 """Rotary position embedding over (frame, row, column), as Wan defines it.
 
-Tables are built in float64 (unless the policy asks for less) and handed to the blocks as plain tensors: never buffers,
-so neither `.to(dtype)` nor a sharding wrapper can round them. The last few are kept: a run has few grids, and meets
-each thousands of times.
+Tables are built in float64, unless the precision policy has another dtype, and passed to the blocks as plain tensors:
+`.to(dtype)` or a sharding wrapper would round buffers. The last few are cached, because a run has few grids.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from .fused import fused_rotate, rotation_alone_fuses
 
 
 class Span(NamedTuple):
-    """Positions of one run of tokens: token (i, j, k) of `grid` stands at start + step * (i, j, k)."""
+    """Positions of a grid of tokens: token (i, j, k) has position start + step * (i, j, k)."""
 
     grid: tuple[int, int, int]
     """frames, rows, columns"""
     start: tuple[float, float, float] = (0.0, 0.0, 0.0)
     step: tuple[float, float, float] = (1.0, 1.0, 1.0)
     id: int = 0
-    """every angle is turned by it too, at frequencies of all channels (context streams of Bernini-R)"""
+    """id of a context stream (Bernini-R): adds id times a frequency to every angle"""
 
 
 def rope_table(
@@ -50,14 +49,14 @@ def rope_of(
 ) -> tuple[Tensor, Tensor]:
     """cos and sin, each (N, 1, head_dim / 2) in `dtype`, of all tokens of `spans` in order, each span row-major.
 
-    The same tensors for the same question, so read them only. Rows and columns take 2 * (head_dim // 6) channels each,
-    time the rest; frequencies 10000^(-2j / axis channels) (Wan2.1 model.py: rope_params). Frequencies and angles are
-    computed and rounded in `built_in`, then to `dtype`; on the CPU for a device without float64.
+    The tensors are cached and read-only. Rows and columns have 2 * (head_dim // 6) channels each, frames the others;
+    frequencies are 10000^(-2j / channels of the axis) (Wan2.1 model.py: rope_params). Frequencies and angles are
+    rounded to `built_in`, then to `dtype`; a device without float64 gets them from the CPU.
     """
     key = (spans, head_dim, dtype, device, built_in)
-    # Fake tensors must not outlive their mode, and a count of memory on meta tensors must include their allocation.
+    # Not cached: fake tensors must not outlive their mode, and a trace on meta tensors must count the allocation.
     real = type(torch.empty(0, device=device)) is Tensor and device.type != "meta"
-    with _lock:  # copies of a model on several cards ask at once
+    with _lock:  # several cards have a thread each
         if real and (found := _tables.pop(key, None)) is not None:
             _tables[key] = found
             return found
@@ -73,7 +72,7 @@ def rope_of(
 
 
 _KEPT_TABLES = 4
-"""How many tables are kept, over all devices; one takes 39 MiB for 14B at 1280x720, 81 frames."""
+"""number of cached tables of all devices; one of a 14B model at 1280x720 and 81 frames has 39 MiB"""
 _Key = tuple[tuple[Span, ...], int, torch.dtype, torch.device, torch.dtype]
 _tables: dict[_Key, tuple[Tensor, Tensor]] = {}
 _lock = Lock()
@@ -106,12 +105,12 @@ def _angles(span: Span, head_dim: int, where: torch.device, built_in: torch.dtyp
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate adjacent channel pairs (2j, 2j+1) of x (B, N, heads, head_dim); the product is in the table's dtype."""
+    """Returns x (B, N, heads, head_dim) with channel pairs (2j, 2j+1) rotated in the table's dtype, in x's dtype."""
     if rotation_alone_fuses(x, cos):
         return fused_rotate(x.flatten(2), cos, sin).view(x.shape)
     pairs = x.to(cos.dtype).unflatten(-1, (-1, 2))
-    # As complex numbers it is one pass, and one back, without a copy per half: 4x faster on a CPU, the same bits.
-    # torch has no complex product of 16-bit numbers, and its compiler fuses the other form.
+    # A complex product takes one kernel in each pass: 4x faster on a CPU, with the same bits. torch has no complex
+    # product of 16-bit numbers, and its compiler fuses the other form.
     if cos.dtype in (torch.float32, torch.float64) and not torch.compiler.is_compiling():
         rotated = torch.view_as_real(torch.view_as_complex(pairs) * torch.complex(cos, sin))
     else:

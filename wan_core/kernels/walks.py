@@ -1,4 +1,4 @@
-"""The modules below a layer, walked once: a step asks for them some hundred times a block."""
+"""Caches the modules below a layer, because a step needs them some hundred times for each block."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ _times_changed = 0
 
 
 def modules_changed() -> None:
-    """Says that modules were put into a model or taken out; layers are walked again at the next request.
+    """Invalidate the cache; called after modules were added to a model or removed from it.
 
-    A walk that is not new enough finds parts that are in no model any more, and misses new ones, which then do without
-    what a pass prepares: slower, and the same values.
+    A stale cache costs time, but changes no values.
     """
     global _times_changed
     _times_changed += 1
@@ -35,7 +34,7 @@ def having(layer: nn.Module, attribute: str) -> tuple[tuple[Any, Any], ...]:
 
 
 def parameters_below(layer: nn.Module) -> Iterator[nn.Parameter]:
-    """Yields what `layer.parameters()` does, one that several modules have several times."""
+    """Yields `layer.parameters()`, with a parameter of several modules several times."""
     for module in (layer, *_walked(layer)[1]):
         for p in module._parameters.values():  # pyright: ignore[reportPrivateUsage]
             if p is not None:
@@ -43,7 +42,10 @@ def parameters_below(layer: nn.Module) -> Iterator[nn.Parameter]:
 
 
 def _walked(layer: nn.Module) -> tuple[int, tuple[nn.Module, ...], dict[str, Any]]:
-    """Returns when, and which modules are below `layer`: without it, or only a search for garbage would free it."""
+    """Returns the count of changes at the walk, the modules below `layer`, and cached attributes.
+
+    `layer` itself is not included, because the reference cycle would delay its release until garbage collection.
+    """
     known = vars(layer).get(_KEPT)
     if known is None or known[0] != _times_changed:
         known = vars(layer)[_KEPT] = (_times_changed, tuple(layer.modules())[1:], {})

@@ -1,7 +1,7 @@
-"""Several devices work at one step together.
+"""Several devices train one step together.
 
-Inside one process, so on Windows too: the order of their work on several micro-batches, and who hands what to whom; or
-the tokens of one clip. Over processes: the tokens of one clip, and base weights shared out over ranks (FSDP2).
+In one process: split blocks with a pipeline schedule, and split tokens. Over processes: context parallel, and base
+weights sharded over ranks (FSDP2).
 """
 
 from __future__ import annotations

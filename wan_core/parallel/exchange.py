@@ -1,7 +1,7 @@
-"""The all-to-all of threads that run one copy of a model each: every copy gets a parcel from every other one.
+"""The all-to-all between threads that run one copy of a model each.
 
-The host waits until all copies have posted, never for a device: a copy of bytes waits by events for what it reads, and
-the device waits by events for what arrives.
+The host waits until all copies have posted their tensors, but never for a device: copies between devices are ordered by
+events.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..model.heads import Arriving
 from ..placement.copies import Peers, peers_of
 
 _KEPT = 3
-"""rounds: a copy that is on its way while the next two tensors are made may not be waited for before that"""
+"""rounds for which sent tensors stay alive, since receivers may still copy them while the next two rounds begin"""
 
 
 class Ended(Exception):  # noqa: N818  an event, not an error: another copy has one
@@ -33,15 +33,15 @@ class _Posted:
 
     what: str
     parcels: Sequence[Tensor]
-    """by receiver"""
+    """a tensor for each receiver"""
     ready: Any
-    """the event behind which the parcels have their values"""
+    """event after which the parcels have their values"""
     taken: list[Any] = field(default_factory=list)
-    """the events behind which receivers have copied their parcels"""
+    """events after which receivers have copied their parcels"""
 
 
 class Exchange:
-    """Between copies of a model on `devices`; copy number i calls `swap(i, ...)` from any one thread at a time."""
+    """All-to-all between copies of a model on `devices`; copy i calls `swap(i, ...)`, from one thread at a time."""
 
     def __init__(self, devices: Sequence[torch.device]) -> None:
         self._peers: list[Peers] = [peers_of(device) for device in devices]
@@ -50,8 +50,8 @@ class Exchange:
         self.restart()
 
     def restart(self) -> None:
-        """Ends a pass, after an error too: counts from 0 again, frees what was sent. No copy may be in `swap`."""
-        # A copy that an error has kept from arriving must not be written into memory that is in use again.
+        """End a pass, also after an error: free sent tensors, and count rounds from 0. No copy may be in `swap`."""
+        # Copies in flight after an error must end before their memory is reused.
         events = [event for sent in self._sent for posted in sent for event in posted.taken]
         for me, sent in enumerate(self._sent):
             self._wait(me, events)
@@ -61,25 +61,25 @@ class Exchange:
         self._posted: dict[int, dict[int, _Posted]] = {}
 
     def end(self) -> None:
-        """Lets every copy that waits in `swap`, or comes to it, raise Ended."""
+        """Make current and later calls of `swap` raise Ended."""
         with self._condition:
             self._ended = True
             self._condition.notify_all()
 
     def swap(self, me: int, what: str, parcels: Sequence[Tensor]) -> Arriving:
-        """Posts the parcel for every copy, and begins to copy what every copy has for this one.
+        """Posts a parcel for every copy, and begins to copy the parcels of all copies for `me`.
 
-        `what`: the same in all copies. What it sent stays alive for _KEPT rounds, and until its device has waited for
-        every receiver's copy.
+        `what`: name of the exchange, the same in all copies. Sent parcels stay alive for _KEPT rounds, and until the
+        device has waited for every receiver's copy. Raises Ended where another copy has failed.
         """
         own = _Posted(what, parcels, self._peers[me].mark())
-        posted = self._meet(me, own)
+        posted = self._post(me, own)
         self._sent[me].append(own)
         if len(self._sent[me]) > _KEPT:
-            self._settle(me)
+            self._free_oldest(me)
         assert {one.what for one in posted.values()} == {what}, "copies of a model exchange in one order"
         found, events = list(parcels), []
-        # From the next copy on, so that not all of them read from the first one at once.
+        # Starts at the next copy, so that not all receivers read from the first one at the same time.
         for sender in [*range(me + 1, len(self._peers)), *range(me)]:
             found[sender], event = self._peers[me].fetch(posted[sender].parcels[me], posted[sender].ready)
             posted[sender].taken.append(event)
@@ -90,7 +90,8 @@ class Exchange:
         for event in events:
             self._peers[me].wait(event)
 
-    def _meet(self, me: int, own: _Posted) -> dict[int, _Posted]:
+    def _post(self, me: int, own: _Posted) -> dict[int, _Posted]:
+        """Returns the parcels of all copies in this round, once all have posted theirs."""
         with self._condition:
             if self._ended:
                 raise Ended
@@ -104,11 +105,8 @@ class Exchange:
             self._condition.wait_for(lambda: len(posted) == len(self._peers) or self._ended)
             if len(posted) < len(self._peers):
                 raise Ended
-            return posted  # an error meanwhile ends the next round: others copy from this one already
+            return posted  # others may copy from this round already, so an error ends only the next one
 
-    def _settle(self, me: int) -> None:
-        """Lets the device of a copy wait until what it sent first is copied, and frees that.
-
-        Only where all receivers have come back from that round.
-        """
+    def _free_oldest(self, me: int) -> None:
+        """Free the oldest sent parcels; the device first waits for their copies, which all receivers have begun."""
         self._wait(me, self._sent[me].popleft().taken)

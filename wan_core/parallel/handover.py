@@ -1,7 +1,7 @@
-"""Tensors that go from one stage of a split model to the next, and the gradients in the other direction.
+"""Passes tensors from one stage of a split model to the next, and gradients in the other direction.
 
-Autograd sees each stage alone: what enters one is a leaf there, and what leaves one ends in a scalar whose gradient
-hands on what came back. Nothing waits on the host; a copy runs on a stream of its own.
+Each stage has its own autograd graph: its inputs are leaves, and its outputs end in a scalar whose backward pass starts
+from the received gradients. The host never waits; copies run on streams of their own.
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ from torch.autograd.function import once_differentiable
 from ..accelerator import backend_of
 
 _UNDER_WAY = 2
-"""times that something left a card: the last copies may not have run yet"""
+"""number of last sends of a card whose tensors stay alive, because their copies may still run"""
 
 
 class Bridge:
     """Copies between the cards of one process.
 
-    Each card has a stream for what leaves it. torch lets a copy between cards wait for both computing streams unless
-    the source has another current one: then a card would stop wherever it sends something.
+    Each card has a stream for its sends. On the compute stream, torch would synchronize both cards at every copy.
     """
 
     def __init__(self, devices: Iterable[torch.device]) -> None:
@@ -35,11 +34,11 @@ class Bridge:
         self._lock = threading.Lock()
 
     def mark(self, device: torch.device) -> Any:
-        """Returns what `fetch` waits for: everything launched on this device so far."""
+        """Returns an event after all work queued on this device, for `fetch`."""
         return torch.cuda.current_stream(device).record_event() if device in self._streams else None
 
     def fetch(self, tensors: Sequence[Tensor], device: torch.device, made: Any) -> list[Tensor]:
-        """Returns tensors of one device (any shapes, without gradient) on `device`; `made`: the mark behind them."""
+        """Returns tensors of one device (any shapes, without gradient) on `device`. `made`: the mark after them."""
         home = tensors[0].device if tensors else device
         if home == device or home not in self._streams:
             return [tensor.to(device) for tensor in tensors]
@@ -55,7 +54,7 @@ class Bridge:
         return found
 
     def free(self, device: torch.device, *, under_way: int = _UNDER_WAY) -> None:
-        """Lets go of what left `device`, but for the last times; its memory is used again behind their copies."""
+        """Free the tensors sent from `device`, except for the last `under_way` sends."""
         while True:
             with self._lock:
                 if len(self._leaving.get(device, ())) <= under_way:
@@ -66,10 +65,10 @@ class Bridge:
 
 
 class Handover:
-    """The tensors that one micro-batch takes over the border between two stages."""
+    """The tensors of one micro-batch between two stages."""
 
     def __init__(self, tensors: Sequence[Tensor], bridge: Bridge) -> None:
-        """`tensors`: what the next stage reads, as the stage made it; any shapes."""
+        """`tensors`: the inputs of the next stage, any shapes, with their graph."""
         self._bridge, self._device = bridge, tensors[0].device
         self._sent = {id(tensor): tensor for tensor in tensors}
         self._made = bridge.mark(self._device)
@@ -80,7 +79,7 @@ class Handover:
         self._came_back: Any = None
 
     def receive(self, device: torch.device) -> dict[int, Tensor]:
-        """Returns, by the `id` of what was sent, leaves on `device`; what was sent is let go."""
+        """Returns id of a sent tensor -> leaf on `device`, and releases the sent tensors."""
         with torch.no_grad():
             found = self._bridge.fetch([one.detach() for one in self._sent.values()], device, self._made)
         received = dict(zip(self._sent, found, strict=True))
@@ -89,14 +88,14 @@ class Handover:
         return received
 
     def returned(self) -> None:
-        """The next stage has run its backward pass."""
+        """Called when the next stage has run its backward pass."""
         leaves = [*self._leaves.values()]
         self._came_back = self._bridge.mark(leaves[0].device) if leaves else None
 
-    def walk_back(self) -> None:
-        """Walks the stage back from the gradients that came back.
+    def backward(self) -> None:
+        """Runs the backward pass of the stage, from the gradients of the next stage.
 
-        They are the first of the sums that they belong to, as without a split.
+        Gradients are summed in the same order as in a model that is not split.
         """
         if self._end is None:
             return
@@ -111,7 +110,7 @@ class Handover:
 
 
 class _Handed(torch.autograd.Function):
-    """A scalar on the stage's device whose gradient is what lies in a box by then."""
+    """A scalar on the stage's device whose backward pass returns the gradients in `box`."""
 
     @staticmethod
     def forward(ctx: Any, box: list[Tensor | None], *values: Tensor) -> Tensor:

@@ -1,8 +1,7 @@
 """A split model whose cards work at once: one host thread for each card issues its part of a schedule.
 
-A single thread would stand in the launch queue of one card, about a thousand kernels, while the other runs dry. The
-gradients are those of plain accumulation, bit for bit on a CPU: every stage sees the micro-batches in their order,
-forward and backward, and sums arrive in the order of a model that is not split.
+A single thread would block in the launch queue of one card, about a thousand kernels, while another card is idle. The
+gradients are those of plain accumulation, bit for bit on a CPU, because every stage runs the micro-batches in order.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ from .schedule import Schedule, Work, pipelined
 
 @dataclass(frozen=True)
 class Stage:
-    """Consecutive blocks of one card; the first one also embeds, the last one also runs the head and the loss."""
+    """Consecutive blocks of one card; the first stage also embeds, the last also runs the head and the loss."""
 
     number: int
     card: int
     device: torch.device
     stop: int
-    """its last block, plus one"""
+    """index after its last block"""
 
 
 def stages_of(placement: Placement) -> tuple[Stage, ...]:
@@ -47,7 +46,7 @@ def stages_of(placement: Placement) -> tuple[Stage, ...]:
 
 
 def under_way(placement: Placement, micro_batches: int) -> tuple[float, ...]:
-    """Returns how many micro-batches each device of a split keeps for their backward pass at most, in the order of
+    """Returns the most micro-batches that each device keeps for their backward pass, in the order of
     `placement.devices`; () where the cards take turns."""
     stages = stages_of(placement)
     if len(placement.devices) < 2 or micro_batches < 2:
@@ -65,27 +64,27 @@ class MicroBatches(Protocol):
     """The micro-batches of a step. Each function is called from one thread, in the order of the micro-batches."""
 
     def begin(self, micro: int) -> Walk:
-        """Returns the pass of one, before its first block, on the first card."""
+        """Returns the pass of a micro-batch before its first block, on the first card."""
         ...
 
     def end(self, micro: int, predicted: Tensor) -> Tensor | None:
-        """Returns the scalar whose backward pass is run, on the last card; None in a pass without gradients.
+        """Returns the loss () on the last card, for the backward pass; None in a pass without gradients.
 
         `predicted`: (B, C, F, H, W).
         """
         ...
 
     def check(self) -> None:
-        """Raises what ends the step; called before each work, from every thread."""
+        """Raises an error to end the step; called before each work, from every thread."""
         ...
 
     def seed(self, micro: int) -> None:
-        """Seeds torch's generators for one; called for all of them before the first begins, where blocks draw."""
+        """Seeds torch's generators for a micro-batch; where blocks draw, called for all before the first begins."""
         ...
 
 
 class Pipeline:
-    """Runs steps of a model by a schedule. Between two steps it holds no tensor of them."""
+    """Runs steps of a model by a schedule. It holds no tensors between steps."""
 
     def __init__(self, model: WanTransformer, stages: Sequence[Stage]) -> None:
         self.model, self._stages = model, stages
@@ -94,9 +93,9 @@ class Pipeline:
         """the work of the last step, in the order of its issue"""
 
     def run(self, schedule: Schedule, micro_batches: MicroBatches) -> None:
-        """Adds the gradients of a step to `.grad`. Raises the first error of any thread, with that thread's traceback.
+        """Adds the gradients of a step to `.grad`. Raises the first error of any thread, after all threads have ended.
 
-        All threads have ended by then. Gradients of an unfinished step are the caller's to drop.
+        After an error, the caller must drop the gradients.
         """
         self.issued = []
         step = _Step(self.model, self._stages, self._bridge, micro_batches, self.issued)
@@ -114,7 +113,7 @@ class _Ended(Exception):  # noqa: N818  no error of its own
 
 
 class _Step:
-    """One step: what its threads share."""
+    """One step: the state that its threads share."""
 
     def __init__(
         self,
@@ -126,38 +125,38 @@ class _Step:
     ) -> None:
         self._model, self._stages, self._bridge = model, stages, bridge
         self._micro_batches, self._issued = micro_batches, issued
-        self._grows = torch.is_grad_enabled()
+        self._with_grad = torch.is_grad_enabled()
         self._changed = threading.Condition()
         self._done = set[Work]()
         self._failed: BaseException | None = None
         self._walks: dict[int, Walk] = {}
         self._borders: dict[tuple[int, int], Handover] = {}
-        """by micro-batch and the stage before the border"""
+        """(micro-batch, stage before the border) -> its tensors"""
         self._losses: dict[int, Tensor] = {}
         self._slots: dict[tuple[int, int], int] = {}
-        """by stage and micro-batch: which of the card's places for what is kept it has"""
+        """(stage, micro-batch) -> number of the card's stack of kept tensors (`BlockOffload.keep_in`)"""
         self._random = _RandomStates(stages) if model.checkpoint_keeps_rng else None
 
     def seed(self, count: int) -> None:
-        """Notes the generators' states of every micro-batch."""
+        """Record the state of the generators for every micro-batch."""
         assert self._random is not None
         for micro in range(count):
             self._micro_batches.seed(micro)
-            self._random.note(micro)
+            self._random.record(micro)
 
     def run(self, schedule: Schedule) -> None:
         first, *others = schedule.cards
         threads = [
-            threading.Thread(target=self._work_off, args=(line,), name=f"wan-card-{card}", daemon=True)
+            threading.Thread(target=self._run_line, args=(line,), name=f"wan-card-{card}", daemon=True)
             for card, line in enumerate(others, start=1)
         ]
         for thread in threads:
             thread.start()
         try:
-            self._work_off(first)
+            self._run_line(first)
             for thread in threads:
                 thread.join()
-        except BaseException as error:  # raised by a signal handler; errors of the work itself are recorded
+        except BaseException as error:  # of a signal handler; errors of the work itself are in `_failed`
             self._fail(error)
             for thread in threads:
                 thread.join()
@@ -165,17 +164,17 @@ class _Step:
             failed, self._failed = self._failed, None
             raise failed
 
-    def _work_off(self, line: Sequence[Work]) -> None:
+    def _run_line(self, line: Sequence[Work]) -> None:
         """Issues the work of one card."""
         try:
-            with torch.set_grad_enabled(self._grows):
+            with torch.set_grad_enabled(self._with_grad):
                 for work in line:
                     self._wait(work.needs(len(self._stages) - 1))
                     self._micro_batches.check()
                     self._issue(work)
         except _Ended:
             pass
-        except BaseException as error:  # raised again in the thread that called
+        except BaseException as error:  # `run` raises it in the caller's thread
             self._fail(error)
 
     def _wait(self, needs: Work | None) -> None:
@@ -229,12 +228,12 @@ class _Step:
         if stage.number == len(self._stages) - 1:
             self._losses.pop(micro).backward()
         else:
-            self._borders.pop((micro, stage.number)).walk_back()
+            self._borders.pop((micro, stage.number)).backward()
         if stage.number:
             self._borders[micro, stage.number - 1].returned()
 
     def _take_slot(self, stage: Stage, micro: int) -> None:
-        """Lets what the blocks of a pass keep in host memory lie apart from what other passes of the card keep."""
+        """Give a pass its own stack of kept tensors in host memory, apart from other passes of the card."""
         offload = self._model.offload
         if not isinstance(offload, BlockOffload):
             return
@@ -247,7 +246,7 @@ class _Step:
 
 
 class _RandomStates:
-    """Random states of each micro-batch on each device, so that blocks draw the numbers that a single thread would."""
+    """Generator states of each micro-batch on each device, so that blocks draw the same numbers as in one thread."""
 
     def __init__(self, stages: Sequence[Stage]) -> None:
         self._devices = dict.fromkeys(_generator_of(stage) for stage in stages)
@@ -256,14 +255,14 @@ class _RandomStates:
         one = any(device.type == "cpu" for device in self._devices)
         self._lock: AbstractContextManager[Any] = threading.RLock() if one else nullcontext()
 
-    def note(self, micro: int) -> None:
-        """The generators are as this micro-batch begins with them."""
+    def record(self, micro: int) -> None:
+        """Record the current states as the initial ones of a micro-batch."""
         for device in self._devices:
             self._states[micro, device] = _state(device)
 
     def of(self, work: Work, stage: Stage) -> AbstractContextManager[Any]:
-        """Inside, the generator of a stage goes on where the micro-batch left it, for this thread alone; on the way
-        back a block sets it itself."""
+        """Inside a forward pass, the generator of a stage continues where the micro-batch left it, for this thread
+        only. In a backward pass, each block restores the state itself."""
         key = (work.micro, _generator_of(stage))
         return _Drawing(self._states, key, self._lock) if work.forward else self._lock
 

@@ -1,7 +1,7 @@
 """Context parallel: several ranks train one clip, each a part of its tokens.
 
-Tokens are split as between the copies of one process (`tokens.py`) and exchanged through torch.distributed. Each rank
-computes the loss of all tokens, from the same clip and noise, and runs the backward pass of its own.
+Tokens are split as between the copies of one process (`tokens.py`) and exchanged by torch.distributed. Each rank
+computes the loss of all tokens, from the same clip and noise, and runs the backward pass of its own tokens.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..model.transformer import grid_of
 
 ALL_TO_ALL, RING = "all-to-all", "ring"
 _SUMMED_BYTES = 4
-"""of a gradient that is summed around a ring"""
+"""bytes of each value of a gradient summed around a ring"""
 
 
 @dataclass(frozen=True)
@@ -34,19 +34,19 @@ class ClipRanks:
     """The ranks that train one clip together."""
 
     group: Any
-    """torch's process group of them: NCCL for GPUs, gloo for CPUs"""
+    """torch's process group of these ranks: NCCL for GPUs, gloo for CPUs"""
     ranks: Sequence[int]
-    """their numbers in the run"""
+    """their ranks in the run"""
     me: int
-    """the place of this rank among them"""
+    """index of this rank in `ranks`"""
     guarded: Callable[[], AbstractContextManager[None]]
     """inside, an error of torch.distributed becomes RankLost"""
 
 
 def exchange_of(wanted: str, num_heads: int, parts: int) -> str:
-    """Returns all-to-all or ring for `wanted`, which may be auto: all-to-all where it gives each rank as many heads.
+    """Returns all-to-all or ring for `wanted`; for auto, all-to-all where the heads divide evenly, else ring.
 
-    Raises ConfigError where all-to-all would leave a rank without a head.
+    Raises ConfigError for all-to-all with fewer heads than ranks.
     """
     if wanted == ALL_TO_ALL and num_heads < parts:
         raise ConfigError(
@@ -59,13 +59,12 @@ def exchange_of(wanted: str, num_heads: int, parts: int) -> str:
 def sent_bytes(
     exchange: str, cards: int, tokens: Sequence[int], again: int, width: int, value_bytes: int
 ) -> tuple[int, int]:
-    """Returns the bytes that each of `cards` sends around self-attention, in a forward and in a backward pass.
+    """Returns the bytes that each of `cards` sends for self-attention in the forward and in the backward pass.
 
-    `tokens`: of all cards and clips, through each layer; `again`: the sum for layers that are recomputed; `width`: of
-    the model; `value_bytes`: of a value of queries, keys and values. All-to-all sends queries, keys, values and what is
-    attended to, but for the card's own share; ring sends keys and values to every other card, and in the backward pass
-    their gradients in float32 (float64 of float64). Both send all of it again where a layer is
-    recomputed.
+    `tokens`: tokens of all cards and clips in each layer. `again`: their sum over recomputed layers. `width`: model
+    width. `value_bytes`: bytes of a value. All-to-all sends queries, keys, values and results, except for its own part.
+    Ring sends keys and values to every other card, and in the backward pass their gradients in at least float32.
+    Recomputed layers send the bytes of the forward pass again.
     """
     every = sum(tokens) * width // cards
     recomputed = again * width // cards
@@ -83,12 +82,12 @@ class RankExchange:
     def __init__(self, clip: ClipRanks, num_heads: int) -> None:
         self.me = clip.me
         self.sizes: dict[int, list[int]] = {}
-        """the tokens of each rank in a layer, by those of this rank; of the pass that runs"""
+        """number of tokens of this rank in a layer -> those of every rank, in the current pass"""
         self._clip, self._heads = clip, shares(num_heads, len(clip.ranks))
         self._sent = 0
 
     def swap(self, me: int, what: str, parcels: Sequence[Tensor]) -> Arriving:
-        """Begins to send each rank its parcel, and to receive what every rank has for this one (`heads.Swaps`)."""
+        """Begins to send each rank its parcel, and to receive those of all ranks (`heads.Swaps`)."""
         own = parcels[me]
         batch, tokens, heads, width = own.shape
         if what == TO_HEADS:
@@ -98,7 +97,7 @@ class RankExchange:
         return self.between(parcels, sizes)
 
     def between(self, parcels: Sequence[Tensor], sizes: Sequence[tuple[int, ...]]) -> Arriving:
-        """Does so for parcels of any sizes; `sizes`: of what each rank has for this one."""
+        """`swap` for parcels of any sizes; `sizes`: of the received parcels, by rank."""
         found = [parcels[self.me].new_empty(size) for size in sizes]
         found[self.me] = parcels[self.me]
         others = [rank for rank in range(len(sizes)) if rank != self.me]
@@ -120,11 +119,11 @@ class RankExchange:
         return arrived
 
     def _start(self, out: Sequence[tuple[int, Tensor]], into: Sequence[tuple[int, Tensor]]) -> Callable[[], None]:
-        """Begins to send and receive, (rank, tensor) each; returns what waits for all, or lets the device wait."""
+        """Begins to send `out` and receive `into`, (rank, tensor) each; returns a function that waits for all."""
         from torch.distributed import P2POp, batch_isend_irecv, irecv, isend
 
         clip, kept = self._clip, [(isend, rank, one.contiguous()) for rank, one in out]
-        # Two ranks send each other in one order, so nothing needs a tag.
+        # Without tags, because two ranks exchange their messages in the same order.
         ways = [*((irecv, rank, one) for rank, one in into), *kept]
         with clip.guarded():
             ops = [P2POp(way, one, clip.ranks[rank], clip.group) for way, rank, one in ways if one.numel()]
@@ -134,13 +133,13 @@ class RankExchange:
             with clip.guarded():
                 for work in works:
                     work.wait()
-            kept.clear()  # what is sent lives until here
+            kept.clear()  # sent tensors must stay alive until here
 
         return wait
 
 
 def check_clip(in_frame: int, parts: int, routes: Sequence[Route]) -> None:
-    """Raises ConfigError where clips of `in_frame` tokens in a latent frame cannot be shared out over `parts` ranks."""
+    """Raises ConfigError where clips with `in_frame` tokens in a latent frame cannot be split over `parts` ranks."""
     if in_frame < parts:
         raise ConfigError(
             f"A latent frame of the clips has {in_frame} tokens, too few for {parts} processes. Set "
@@ -160,7 +159,7 @@ def check_clip(in_frame: int, parts: int, routes: Sequence[Route]) -> None:
 
 
 class RankTokens:
-    """The `Team` of a model whose copies are those of other ranks, each with adapters of the same values."""
+    """The `Team` of a model whose copies are on other ranks, with equal adapters."""
 
     copies: Sequence[WanTransformer] = ()
 
@@ -179,7 +178,7 @@ class RankTokens:
     def patches(
         self, latent: Tensor, timestep: Tensor, text: Tensor, given: Conditioning, passages: Sequence[Passage]
     ) -> Tensor:
-        """Returns what `WanTransformer.patches` of all tokens returns, (B, N, C), on every rank."""
+        """Returns `WanTransformer.patches` of all tokens, (B, N, C), on every rank."""
         (frames, height, width), more = grid_of(latent), given.reference is not None
         parts = parts_of(frames + more, height * width, [latent.device] * self._count, passages)
         self._exchange.sizes = _sizes(parts, self._exchange.me)
@@ -191,7 +190,7 @@ class RankTokens:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Inside, passes without gradients are shared out too. Every rank of the clip calls it."""
+        """Inside, passes without gradients are split too. Every rank of the clip calls it."""
         self.watches = True
         try:
             yield
@@ -199,13 +198,14 @@ class RankTokens:
             self.watches = False
 
     def sum_gradients(self) -> None:
-        """Multiplies the gradients by the ranks of a clip, so that the mean over all ranks of the run is their sum."""
+        """Multiply the gradients by the number of ranks of a clip, because the run later averages over all ranks, and
+        ranks of one clip must be summed."""
         for parameter in adapter_parameters(self._model).values():
             if parameter.grad is not None:
                 parameter.grad.mul_(self._count)
 
     def forget_gradients(self) -> None:
-        """Does nothing: adapters of this rank have the only gradients."""
+        """Does nothing: there are no other copies in this process."""
 
     def gathered(self, own: Tensor, places: Sequence[Tensor]) -> Tensor:
         """Returns the tokens of all ranks in order, (B, N, C), from those of this rank (B, n, C)."""
@@ -218,7 +218,8 @@ class RankTokens:
         return whole
 
     def walks_back(self, places: Sequence[Tensor], gradient: Tensor) -> Tensor:
-        """Returns this rank's part (B, n, C) of a gradient (B, N, C); until the backward pass ends, ranks exchange."""
+        """Returns this rank's part (B, n, C) of a gradient (B, N, C), and lets self-attention exchange tokens until
+        the backward pass ends."""
         self.seat.joined = True
         torch.autograd.Variable._execution_engine.queue_callback(self._leave)  # pyright: ignore
         return gradient.index_select(1, places[self._exchange.me])
@@ -236,7 +237,7 @@ class RankTokens:
 
 
 def _sizes(parts: Sequence[Part], me: int) -> dict[int, list[int]]:
-    """Returns the tokens of each part in a layer, by those of part `me`: of all layers, and of those of a route."""
+    """Returns number of tokens of part `me` -> those of every part, for layers outside and inside of a route."""
     every = [len(part.numbers) for part in parts]
     some = [len(passage.kept) for part in parts for passage in part.passages] or every
     return {every[me]: every, some[me]: some}

@@ -1,6 +1,6 @@
-"""The order in which the cards of a split model work: a value that can be printed, drawn and replayed.
+"""Schedules: the order in which the cards of a split model work.
 
-A stage is a run of consecutive blocks on one card; a card has one, or several where blocks are interleaved. `F1.0` is
+A stage is a run of consecutive blocks on one card; a card has several stages where blocks are interleaved. `F1.0` is
 the forward pass of stage 1 for micro-batch 0, `B1.0` its backward pass.
 """
 
@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 _FORWARD, _BACKWARD = 1, 3
-"""units of time: a backward pass with recompute takes three times as long as its forward pass"""
+"""units of time; a backward pass with recompute takes three times as long as a forward pass"""
 
 
 class Work(NamedTuple):
@@ -27,7 +27,7 @@ class Work(NamedTuple):
         return f"{'F' if self.forward else 'B'}{self.stage}.{self.micro}"
 
     def needs(self, last: int) -> Work | None:
-        """Returns the work whose result this one reads; None for the first stage. `last`: the last stage."""
+        """Returns the work whose result this one needs; None for a forward pass of the first stage."""
         if self.forward:
             return Work(True, self.stage - 1, self.micro) if self.stage else None
         return Work(False, self.stage + 1, self.micro) if self.stage < last else Work(True, last, self.micro)
@@ -56,8 +56,8 @@ class Schedule:
         return {work.stage: card for card, line in enumerate(self.cards) for work in line}
 
     def kept(self, card: int, weights: Mapping[int, float] | None = None) -> float:
-        """Returns the most that a card keeps for backward passes at once: micro-batches, each weighing what `weights`
-        says of its stage; without, a stage weighs 1."""
+        """Returns the most micro-batches that a card keeps for backward passes at once, weighted by `weights[stage]`;
+        None: each counts 1."""
         most, now = 0.0, 0.0
         for work in self.cards[card]:
             weight = 1.0 if weights is None else weights[work.stage]
@@ -67,7 +67,7 @@ class Schedule:
 
 
 def in_order(schedule: Schedule) -> list[Work]:
-    """Returns all work in an order in which each comes behind what it needs; shorter where the schedule is stuck."""
+    """Returns all work in an order in which each follows the work that it needs; less where the schedule deadlocks."""
     last, places, done = schedule.stages - 1, [0] * len(schedule.cards), dict[Work, None]()
     moved = True
     while moved:
@@ -83,7 +83,7 @@ def in_order(schedule: Schedule) -> list[Work]:
 
 
 def in_turn(homes: Sequence[int], micro_batches: int) -> Schedule:
-    """Returns the order of plain accumulation: one micro-batch after the other, forward and backward.
+    """Returns the schedule of plain accumulation: one micro-batch after the other, forward and backward.
 
     `homes`: the card of every stage.
     """
@@ -96,13 +96,13 @@ def in_turn(homes: Sequence[int], micro_batches: int) -> Schedule:
 
 
 def forward_first(homes: Sequence[int], micro_batches: int) -> Schedule:
-    """Returns the order that runs all forward passes before the first backward pass."""
+    """Returns the schedule with all forward passes before the first backward pass."""
     return _alternating(homes, micro_batches, [len(homes) * micro_batches] * (1 + max(homes)))
 
 
-@lru_cache(maxsize=64)  # a step and a plan ask for one each time; of 64 micro-batches it takes up to a second
+@lru_cache(maxsize=64)  # 64 micro-batches take up to a second
 def pipelined(homes: tuple[int, ...], micro_batches: int) -> Schedule:
-    """Returns the order of the shortest step, and of those the one that keeps the least for backward passes: 1F1B.
+    """Returns the schedule of the shortest step, and of these the one that keeps the fewest micro-batches: 1F1B.
 
     Micro-batches go through every stage in their order, forward and backward, so gradients add up as in plain
     accumulation.
@@ -111,7 +111,7 @@ def pipelined(homes: tuple[int, ...], micro_batches: int) -> Schedule:
     taken = _units(best), _kept(best)
     runs = -(-len(homes) // (1 + max(homes)))
     for more in range(runs * micro_batches):
-        # A card runs ahead of its first backward pass by what the cards behind it have under way.
+        # Before its first backward pass, a card runs as many forward passes as the cards after it have in flight.
         found = _alternating(homes, micro_batches, [runs * card + more for card in range(max(homes), -1, -1)])
         takes = _units(found), _kept(found)
         if takes < taken:
@@ -120,10 +120,10 @@ def pipelined(homes: tuple[int, ...], micro_batches: int) -> Schedule:
 
 
 def _alternating(homes: Sequence[int], micro_batches: int, ahead: Sequence[int]) -> Schedule:
-    """Returns the order in which each card first runs `ahead` forward passes, then one of each in turn.
+    """Returns the schedule in which each card first runs `ahead` forward passes, then alternates.
 
-    As many micro-batches as there are cards go through the runs of blocks of a card together (Megatron-LM's interleaved
-    schedule).
+    Groups of as many micro-batches as cards go through the stages of a card together, as in Megatron-LM's interleaved
+    schedule.
     """
     cards, lines = len(ahead), list[tuple[Work, ...]]()
     groups = [range(first, min(first + cards, micro_batches)) for first in range(0, micro_batches, cards)]
@@ -139,7 +139,7 @@ def _alternating(homes: Sequence[int], micro_batches: int, ahead: Sequence[int])
 
 
 def _units(schedule: Schedule) -> float:
-    """Returns the units of time that a step takes on equal cards with equal stages; infinite where it is stuck."""
+    """Returns the units of time of a step on equal cards with equal stages; infinite where it deadlocks."""
     last, free, ends = schedule.stages - 1, [0] * len(schedule.cards), dict[Work, int]()
     homes = schedule.card_of
     for work in in_order(schedule):

@@ -1,10 +1,10 @@
-"""Frozen weights of the blocks shared out over ranks, by torch's FSDP2: each rank holds a part of each block.
+"""Shards the frozen weights of blocks over ranks with torch's FSDP2: each rank holds a part of each block.
 
-A block is gathered while it runs, in both passes, and the next one meanwhile. Only frozen weights are sharded: adapters
-and what lies outside the blocks are complete on every rank, so a saved step is that of one rank.
+A block is gathered for the time that it runs, in both passes, and the next block is prefetched. Adapters and modules
+outside of the blocks are complete on every rank, so one rank can write a saved step.
 
-FSDP's own hooks are not used: they expect one call of a module and one backward of its outputs, and a block here is
-recomputed stage by stage. The model says itself when a block needs its weights (`model/offload.py`).
+FSDP's hooks are not used, because they expect one call of a module and one backward pass, while a block is recomputed
+stage by stage. The model calls `weights` itself (`model/offload.py`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Sharding:
 
 
 class _Unit(nn.Module):
-    """Holds one block for FSDP, and is never called, so that FSDP's hooks never run."""
+    """Wraps one block for FSDP. It is never called, so that FSDP's hooks never run."""
 
     def __init__(self, block: nn.Module) -> None:
         super().__init__()
@@ -46,10 +46,10 @@ class _Unit(nn.Module):
 
 
 class ShardedBlocks:
-    """The `Offload` of a model whose blocks are sharded; what blocks keep for the backward pass is `inner`'s business.
+    """The `Offload` of a model with sharded blocks; `inner` offloads the kept tensors.
 
-    In a step all ranks run the same blocks in the same order. Where the leader runs blocks alone (evaluation,
-    previews), the others `serve`: they gather the blocks that it names.
+    In a step, all ranks run the same blocks in the same order. While the leader runs blocks alone (evaluation,
+    previews), the others `serve`: they gather each block that it names.
     """
 
     def __init__(self, inner: BlockOffload, order: Sequence[str], sharding: Sharding) -> None:
@@ -57,7 +57,7 @@ class ShardedBlocks:
         self._inner, self._order, self._sharding = inner, list(order), sharding
         self._units: dict[str, Any] = {}
         self._coming: dict[str, Any] = {}
-        """blocks that are being gathered ahead"""
+        """blocks that are being prefetched"""
         self._together = False
 
     @property
@@ -77,7 +77,7 @@ class ShardedBlocks:
         return False
 
     def offload_block(self, name: str, block: nn.Module) -> None:
-        """Keeps this rank's part of the frozen weights of the block `name`, which is complete, and frees the others."""
+        """Shard the frozen weights of the complete block `name`: keep this rank's part, and free the others."""
         from torch.distributed.fsdp import fully_shard  # its import takes seconds
 
         if name in self._order:
@@ -102,12 +102,12 @@ class ShardedBlocks:
         return self._inner.put(kept)
 
     def release(self, *, for_long: bool = False) -> None:
-        """Gives back the device memory that is held between passes."""
+        """Free the device memory that is held between passes."""
         self._inner.release(for_long=for_long)
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Inside, all ranks run blocks in step. Every rank calls it; it begins when the leader comes."""
+        """Inside, all ranks run the same blocks. Every rank calls it, and waits for the leader."""
         self.serve()
         self._together = True
         try:
@@ -116,7 +116,7 @@ class ShardedBlocks:
             self._together = False
 
     def gather_all(self) -> None:
-        """Gathers each block once, as a pass without gradients does that other ranks run."""
+        """Gather each block once, while other ranks run a pass without gradients."""
         for block in self._order:
             with self.weights(block, again=False):
                 pass
@@ -132,7 +132,7 @@ class ShardedBlocks:
             self._units[block].reshard()
 
     def serve(self) -> None:
-        """Gathers what the leader runs alone, until it calls this too. Every rank calls it."""
+        """Gather the blocks that the leader runs alone, until the leader calls this too. Every rank calls it."""
         if self._sharding.leads:
             self._sharding.share("")
             return
@@ -152,9 +152,11 @@ class ShardedBlocks:
 
     @contextmanager
     def _gathering(self) -> Iterator[None]:
-        """Inside, a lost rank is named, and a full device ends the run. The other ranks gather the block all the same:
-        at another try, this one would take their parts of the block for parts of the next one."""
-        # An evaluation may be the first to gather: weights made in inference mode could not be trained through.
+        """Inside, errors name a lost rank, and a full device ends the run.
+
+        There is no second try, because the other ranks go on: they would answer it with parts of the next block.
+        """
+        # Weights first gathered in an evaluation under inference mode could not be used in training.
         with self._sharding.named(), torch.inference_mode(False):
             try:
                 yield

@@ -1,8 +1,8 @@
-"""The event model of several cards in one process: when each works, given an order of work and what each work takes.
+"""The event model of several cards in one process: predicts when each works, from a schedule and the cost of each work.
 
-Host threads issue kernels in the order of their lines; a card runs its kernels in the order of issue, and its launch
-queue takes a limited number before it blocks the host. A result goes to the next card once the work that makes it has
-ended, the link is free, and the card it goes to has come to the place where it is received. Nothing is measured here.
+Host threads issue kernels in the order of the schedule; a card runs its kernels in the order of issue, and its launch
+queue blocks the host when it is full. A result is sent to the next card once its work has ended, the link is free, and
+the next card has reached the work that needs it. Nothing is measured here.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from .schedule import Schedule, Work, in_order, in_turn
 
 _LAUNCH_QUEUE = 1024
-"""kernels that a CUDA stream takes before it blocks the host, as others report it"""
+"""kernels that a CUDA stream queues before it blocks the host, as reported by others"""
 _LAUNCH_S = 6e-6
 """seconds that the host needs for one kernel, with Python and autograd"""
 PEER_BYTES_PER_S, STAGED_BYTES_PER_S = 25e9, 10e9
-"""between two cards of PCIe 4: directly, and staged through host memory where the driver allows no peer access"""
+"""bytes/s between two cards with PCIe 4: with peer access, and through host memory without it"""
 _LATENCY_S = 50e-6
 _PIECE = 64
-"""kernels that are issued together in the model"""
+"""kernels that the event model issues together"""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class StageCost:
     forward_kernels: int = 0
     backward_kernels: int = 0
     sent_bytes: int = 0
-    """to the next stage; their gradient comes back"""
+    """bytes sent to the next stage, and received as gradients"""
 
     def seconds(self, work: Work) -> float:
         return self.forward_s if work.forward else self.backward_s
@@ -45,7 +45,7 @@ class StageCost:
 
 @dataclass(frozen=True)
 class Span:
-    """When one work ran on a card, in seconds."""
+    """Begin and end of one work on a card, in seconds."""
 
     work: Work
     begin: float
@@ -54,7 +54,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Timeline:
-    """When each card works."""
+    """The spans of each card."""
 
     cards: tuple[tuple[Span, ...], ...]
 
@@ -63,16 +63,16 @@ class Timeline:
         return max(span.end for line in self.cards for span in line)
 
     def busy(self, card: int) -> float:
-        """Returns the share of the time in which a card works."""
+        """Returns the share of time in which a card works."""
         return sum(span.end - span.begin for span in self.cards[card]) / self.seconds
 
     @property
     def idle(self) -> float:
-        """The share of the time in which a card waits, mean of all cards: the bubble of the pipeline."""
+        """The bubble of the pipeline: the mean share of time in which a card waits."""
         return 1 - sum(map(self.busy, range(len(self.cards)))) / len(self.cards)
 
     def drawn(self, width: int = 72) -> str:
-        """Returns a line of text a card: the number of the micro-batch, in brackets where it goes backward."""
+        """Returns a line of text for each card: the number of the micro-batch, then = for forward, # for backward."""
         scale, lines = width / self.seconds, list[str]()
         for number, line in enumerate(self.cards):
             row = ["."] * width
@@ -88,9 +88,9 @@ class Timeline:
 @dataclass
 class _Card:
     free: float = 0.0
-    """when the last of its kernels so far ends"""
+    """end of its last issued kernel"""
     queue: deque[tuple[float, int]] = field(default_factory=deque)
-    """end and number of kernels of what may not have begun"""
+    """end and number of kernels of each queued piece"""
     pending: int = 0
     spans: list[Span] = field(default_factory=list)
 
@@ -104,10 +104,10 @@ def replay(
     launch_queue: int = _LAUNCH_QUEUE,
     launch_s: float = _LAUNCH_S,
 ) -> Timeline:
-    """Returns when the cards work where a host thread issues each line of `schedule`.
+    """Returns the timeline of `schedule`, with one host thread for each of its lines.
 
-    `costs`: of each stage. `homes`: the card of each stage; None: that of its line. With all work in one line, one host
-    thread issues the work of all cards.
+    `costs`: of each stage. `homes`: the card of each stage; None: that of its line. A schedule with a single line has
+    one host thread for all cards.
     """
     where = [schedule.card_of[stage] for stage in range(schedule.stages)] if homes is None else homes
     line_of = schedule.card_of
@@ -131,7 +131,7 @@ def replay(
 
 
 def _issue(work: Work, cost: StageCost, card: _Card, host: float, ready: float, launches: tuple[int, float]) -> float:
-    """Lets a card run one work, of which nothing begins before `ready`; returns when the host has issued all of it."""
+    """Adds one work to a card, which begins at `ready` or later; returns the time when the host has issued it."""
     most, launch_s = launches
     kernels, seconds = cost.kernels(work), cost.seconds(work)
     pieces = max(1, -(-kernels // _PIECE))

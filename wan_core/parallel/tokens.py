@@ -1,12 +1,12 @@
-"""Split tokens: a copy of the model on each card runs a part of the tokens; together they are one pass (Ulysses).
+"""Split tokens: a copy of the model on each card computes a part of the tokens (Ulysses).
 
-Parts and heads are shared out equally, or in proportions such as the speeds of the cards.
+Tokens and heads are split equally, or in proportions such as the speeds of the cards.
 
-Each copy has a host thread of its own, the first one that of the caller: a copy waits in the middle of its pass for
-what the others send, in the backward pass too, where torch walks the graph of one card without a pause. Copies meet in
-self-attention alone (`model/heads.py`); embeddings, text and what else is no token are computed on every card. Adapters
-are copies of those of the first card, which an optimizer knows: their values go out before a step, their gradients are
-summed once a step. What samples runs on the first card alone, as it may change a model in place.
+Each copy has a host thread of its own (the first copy that of the caller), because a copy waits for the others in the
+middle of its forward and backward pass. Copies exchange tokens in self-attention only (`model/heads.py`); everything
+that is no token is computed on every card. The optimizer has the adapters of the first card: their values are copied to
+the others before a step, and gradients are summed once a step. Sampling uses the first card alone, because it may
+change a model in place.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .exchange import Ended, Exchange
 
 @dataclass
 class _Copy:
-    """One copy of the model on its device, with the thread that runs it (None: the caller's)."""
+    """One copy of the model on its device, with its thread (None: the caller's)."""
 
     model: WanTransformer
     device: torch.device
@@ -54,15 +54,15 @@ class _Inputs(NamedTuple):
 
 @dataclass
 class _Pass:
-    """One pass through all copies, between its forward and its backward."""
+    """The state of one pass through all copies."""
 
     team: SplitTokens
     parts: list[Part]
-    """of the tokens, by copy, on its device"""
+    """tokens of each copy, on its device"""
     places: list[Tensor]
-    """where the tokens of each copy stand among those of the video, (n,) int64 on its device"""
+    """indexes of each copy's tokens in the video, (n,) int64 on its device"""
     patches: list[Tensor]
-    """(B, n, C) by copy, with its graph"""
+    """output (B, n, C) of each copy, with its graph"""
 
     def forward(self, inputs: list[_Inputs], *, grads: bool) -> Tensor:
         """Returns the tokens of the video (B, N, C) on the first device, without a graph."""
@@ -80,7 +80,7 @@ class _Pass:
         return whole
 
     def backward(self, gradient: Tensor) -> None:
-        """Runs the backward pass of all copies, from the gradient (B, N, C) of what `forward` returned."""
+        """Runs the backward pass of all copies, from the gradient (B, N, C) of the result of `forward`."""
         own = [sent(gradient.index_select(1, sent(at, gradient.device)), at.device) for at in self.places]
         patches, self.patches = self.patches, []
         self.team.run(lambda number, _model: torch.autograd.backward(patches[number], own[number]), grads=True)
@@ -92,13 +92,13 @@ class SplitTokens:
     def __init__(
         self, first: WanTransformer, copies: Sequence[WanTransformer], proportions: Sequence[int] = ()
     ) -> None:
-        """`copies`: built as `first`, with adapters of the same names, each on one other device. `proportions`: of the
-        parts, that of `first` first; () for equal ones."""
+        """`copies`: models like `first` with the same adapters, each on another device. `proportions`: of tokens and
+        heads, for `first` and each copy; () for equal parts."""
         self.copies, self._proportions = tuple(copies), tuple(proportions) or (1,) * (1 + len(copies))
         models = (first, *copies)
         devices = [next(model.parameters()).device for model in models]
         drops = any(adapter.config.dropout for adapter in adapters_of(first))
-        if drops and any(device.type == "cpu" for device in devices):  # copies would draw from one generator at once
+        if drops and any(device.type == "cpu" for device in devices):  # threads would share the CPU's generator
             raise ConfigError("Split tokens cannot drop inputs of a LoRA on a CPU: set dropout to 0, or use GPUs.")
         self._exchange = Exchange(devices)
         self._all: list[_Copy] = []
@@ -111,12 +111,12 @@ class SplitTokens:
             self._all.append(_Copy(model, device, seat, thread))
         self.watches = False
         self._sent = False
-        """whether the copies have the values of this step"""
+        """whether the copies have the adapter values of this step"""
 
     def patches(
         self, latent: Tensor, timestep: Tensor, text: Tensor, given: Conditioning, passages: Sequence[Passage]
     ) -> Tensor:
-        """Returns what `WanTransformer.patches` of all tokens returns, (B, N, C) on the first device."""
+        """Returns `WanTransformer.patches` of all tokens, (B, N, C), on the first device."""
         grads = torch.is_grad_enabled()
         self._send_settings()
         self._send_values()
@@ -136,7 +136,7 @@ class SplitTokens:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Inside, passes without gradients are shared out too, with the adapters that the first copy has now."""
+        """Inside, passes without gradients are split too, with the current adapters of the first copy."""
         self._sent, self.watches = False, True
         try:
             yield
@@ -144,7 +144,7 @@ class SplitTokens:
             self._sent, self.watches = False, False
 
     def sum_gradients(self) -> None:
-        """Adds the gradients of all copies to those of the first one, in the order of the copies."""
+        """Add the gradients of all copies to those of the first one, in the order of the copies."""
         mine = adapter_parameters(self._all[0].model)
         for one in self._all[1:]:
             for name, parameter in adapter_parameters(one.model).items():
@@ -156,14 +156,14 @@ class SplitTokens:
         self.forget_gradients()
 
     def forget_gradients(self) -> None:
-        """Drops the gradients of all copies but the first; the next pass belongs to another step."""
+        """Drop the gradients of all copies but the first. Called between steps."""
         self._sent = False
         for one in self._all[1:]:
             for parameter in adapter_parameters(one.model).values():
                 parameter.grad = None
 
     def _send_settings(self) -> None:
-        """Lets all copies recompute, chunk and offload as the first one does."""
+        """Set checkpointing, chunks and offload of all copies as in the first one."""
         first = self._all[0].model
         for one in self._all[1:]:
             model = one.model
@@ -179,9 +179,9 @@ class SplitTokens:
                     model.offload = stronger
 
     def _send_values(self) -> None:
-        """Copies the adapters of the first copy to the others, before the first pass of a step.
+        """Copy the adapters of the first copy to the others, before the first pass of a step.
 
-        Not by whether they have changed: torch's fused AdamW raises no version of a tensor.
+        A tensor's version cannot tell whether that is needed, because torch's fused AdamW does not raise it.
         """
         if self._sent:
             return
@@ -193,9 +193,9 @@ class SplitTokens:
         self._sent = True
 
     def run(self, work: Callable[[int, WanTransformer], Any], *, grads: bool) -> list[Any]:
-        """Runs `work(number, model)` of every copy, each in its thread, and returns what they return.
+        """Runs `work(number, model)` for every copy in its thread, and returns the results.
 
-        Where one raises, the others end at their next exchange; raises the first error that is no consequence.
+        After an error, the other copies end at their next exchange, and the first error is raised.
         """
         with self._joined():
             others = [
@@ -214,7 +214,7 @@ class SplitTokens:
         try:
             with current(one.device), torch.inference_mode(False), torch.set_grad_enabled(grads):
                 return work(number, one.model)
-        except BaseException as error:  # whatever it is, others wait for this copy
+        except BaseException as error:  # others wait for this copy
             self._exchange.end()
             return _Raised(error)
 
@@ -236,7 +236,7 @@ class _Raised:
 
 
 class _Together(torch.autograd.Function):
-    """All copies as one node of the caller's graph; each has its own graph and a thread for its backward pass."""
+    """All copies as one node of the caller's graph; each copy has its own graph and thread."""
 
     @staticmethod
     def forward(ctx: Any, made: _Pass, inputs: list[_Inputs], _anchor: Tensor) -> Tensor:

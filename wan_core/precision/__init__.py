@@ -1,4 +1,4 @@
-"""Precision decides the storage and compute dtype of each part, and quantizes the weights of the frozen base."""
+"""Storage and compute dtypes of each part of a model, and quantization of the frozen base."""
 
 from __future__ import annotations
 

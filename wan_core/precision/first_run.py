@@ -1,4 +1,4 @@
-"""Tries on a GPU what a step may run fused there: before the first step, on random values of its own shapes."""
+"""Tries the fused functions of a model on its GPUs before the first step, with random values of the model's shapes."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _ROWS, _RUNS = 64, 3
 
 
 def fused_on_cards(model: WanTransformer, *, runs: bool) -> list[str]:
-    """Does what `_try_fused` does on every GPU that `model` lies on."""
+    """Compiles and tries the fused functions of `model` on each of its GPUs; returns remarks. See `_try_fused`."""
     cards = {p.device for p in model.parameters() if backend_of(p.device).triton}
     return [remark for card in sorted(cards, key=str) for remark in _try_fused(model, card, runs=runs)]
 
 
 def _try_fused(model: WanTransformer, device: torch.device, *, runs: bool) -> list[str]:
-    """Compiles and tries on `device` what a step of `model` may run fused, and uses what is right; returns remarks.
+    """Compiles and tries the fused functions of `model` on `device`, and uses those that are right; returns remarks.
 
-    `runs`: whether some tokens have another timestep, or a batch more than one clip. On a CPU nothing is fused.
+    `runs`: whether tokens of a batch can have different timesteps. On a CPU nothing is fused.
     """
     if not backend_of(device).triton or not abilities_of(device).compiles:
         return []
@@ -44,7 +44,7 @@ def _try_fused(model: WanTransformer, device: torch.device, *, runs: bool) -> li
 
 
 def trials(model: WanTransformer, device: torch.device, *, runs: bool) -> list[Trial]:
-    """Returns one trial for each case that a step of `model` may meet."""
+    """Returns a trial for each case of a fused function in a step of `model`."""
     return [*_of_blocks(model, device, runs), *_of_weights(model, device)]
 
 
@@ -102,7 +102,7 @@ def _of_blocks(model: WanTransformer, device: torch.device, runs: bool) -> Itera
 
 
 def _of_weights(model: nn.Module, device: torch.device) -> Iterator[Trial]:
-    """Yields a trial for each kind of quantized weight, and one more for its products in 8 bits."""
+    """Yields the trials for each kind of quantized weight, and for its products in 8 bits."""
     seen = set[tuple[Any, ...]]()
     for linear in model.modules():
         if not isinstance(linear, QuantizedLinear):
@@ -152,18 +152,18 @@ def _codes_like(linear: QuantizedLinear, device: torch.device) -> tuple[object, 
 
 
 def _several_like(linear: QuantizedLinear, device: torch.device, many: int) -> tuple[object, ...]:
-    """Does what `_like` does for weights that are dequantized together."""
+    """Returns random inputs for a fused dequantization of several weights; see `_like`."""
     each, missing = [_like(linear, device) for _ in range(many)], (None,) * (3 - many)
     return *(one[0] for one in each), *missing, *(one[1] for one in each), *missing, *each[0][3:]
 
 
 def _like(linear: QuantizedLinear, device: torch.device) -> tuple[object, ...]:
-    """Returns random values for a fused dequantization of the first rows of such a weight."""
+    """Returns random inputs for a fused dequantization of the first rows of such a weight."""
     rows, width = min(_ROWS, len(linear.weight)), linear.weight.shape[1]
     weight, scale, whole = torch.randint(0, 255, (rows, width), dtype=torch.uint8), linear.scale, linear.whole_scale
     if linear.layout in BLOCKS:
         layout = BLOCKS[linear.layout]
-        for at in layout.scales:  # random bits may be no finite number
+        for at in layout.scales:  # random bits of a float16 scale may be NaN or inf
             blocks_of = weight.view(-1, layout.size_bytes)
             blocks_of[:, at : at + 2] = torch.rand(len(blocks_of), 1).half().view(torch.uint8)
     elif linear.weight.dtype == torch.int8:
@@ -183,6 +183,6 @@ def _like(linear: QuantizedLinear, device: torch.device) -> tuple[object, ...]:
 
 
 def all_of(model: WanTransformer) -> list[tuple[Fused, str]]:
-    """Returns every function that a step of `model` may run fused, with its kind."""
+    """Returns each fused function of a step of `model`, with its kind."""
     found = [(trial.function, trial.kind) for trial in trials(model, torch.device("meta"), runs=True)]
     return list(dict.fromkeys(found))

@@ -1,7 +1,7 @@
-"""The one linear of every quantized base: fp8, int8, nvfp4, GGUF ... files as they are, and what Fp8Quantize makes.
+"""The linear of every quantized base: fp8, int8, nvfp4 and GGUF files, and weights quantized by Fp8Quantize.
 
-Its weight stays packed, in plain tensors, and is unpacked in forward and again in backward. Autograd would keep every
-unpacked weight until the backward pass; here it keeps the packed one, which is there anyway.
+Its weight stays quantized, in plain tensors, and is dequantized in the forward and again in the backward pass, so that
+autograd does not keep the dequantized weight.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from .matmul import in_columns, input_gradient, multiplies, product
 
 
 class QuantizedLinear(nn.Linear):
-    """y = x @ weight.T + bias with a frozen weight as `dequantise` takes it; computes in x's dtype.
+    """y = x @ weight.T + bias with a frozen quantized weight (see `dequantise`), computed in x's dtype.
 
-    Gradient flows to x only. An `nn.Linear`, so that adapters and placement treat it as one.
+    Only x gets a gradient. An `nn.Linear`, so that adapters and placement treat it as one.
     """
 
     scale: Tensor | None
@@ -52,7 +52,7 @@ class QuantizedLinear(nn.Linear):
         modules_changed()
 
     def multiply_in(self, dtype: torch.dtype | None) -> None:
-        """Let products be computed in 8 bits from now on where the weight is one for that; None: unpack it, as ever."""
+        """Compute products in 8 bits from now on, if the weight permits; None: dequantize the weight."""
         fits = dtype is not None and multiplies(self.weight, self.scale, dtype, self.layout)
         self.matmul = dtype if fits else None
 
@@ -61,11 +61,11 @@ class QuantizedLinear(nn.Linear):
         return self._run(input, read=True)
 
     def unread(self, input: Tensor) -> Tensor:
-        """Does what `forward` does for the backward pass alone: without the product (`kernels/backward_only.py`)."""
+        """`forward` without its values, for a backward pass only (`kernels/backward_only.py`)."""
         return self._run(input, read=False)
 
     def input_gradient(self, gradient: Tensor, more: Tensor | None = None) -> Tensor:
-        """Returns the gradient (n, in) of the input for that of the output (n, out), plus `more`, overwritten."""
+        """Returns the gradient (n, in) of the input, from `gradient` (n, out), plus `more`, which it overwrites."""
         if self.matmul is not None:
             columns = self.held.of("columns", partial(in_columns, self.weight))
             return input_gradient(gradient, self.weight, self.scale, self.layout, columns, more)
@@ -74,8 +74,8 @@ class QuantizedLinear(nn.Linear):
 
     @staticmethod
     def several(linears: Sequence[QuantizedLinear], dtype: torch.dtype) -> tuple[Tensor, ...] | None:
-        """Returns the weights of two or three linears in `dtype`, made by one kernel; None where that cannot be, or
-        they are kept already."""
+        """Returns the weights of two or three linears in `dtype`, dequantized by one kernel; None where it cannot, and
+        where they are held already."""
         kinds = {(one.weight.shape, one.weight.dtype, one.layout, _shape_of(one.scale)) for one in linears}
         apart = any(one.matmul is not None or one.whole_scale is not None or one.held.has("values") for one in linears)
         if apart or len(kinds) > 1 or (linears[0].scale is None and linears[0].layout not in BLOCKS):
@@ -90,7 +90,7 @@ class QuantizedLinear(nn.Linear):
 
 
 def multiply_in(model: nn.Module, dtype: torch.dtype | None) -> None:
-    """Let every packed linear of `model` that can compute its products in `dtype`; None: let none."""
+    """Let all quantized linears of `model` that can compute their products in 8-bit `dtype`; None: in no linear."""
     for layer in model.modules():
         if isinstance(layer, QuantizedLinear):
             layer.multiply_in(dtype)
@@ -98,7 +98,7 @@ def multiply_in(model: nn.Module, dtype: torch.dtype | None) -> None:
 
 @torch.no_grad()
 def product_without_bias(linear: nn.Linear, rows: Tensor) -> Tensor:
-    """Returns rows (n, in) @ weight.T (n, out), where the weight lies and in the dtype it computes in."""
+    """Returns rows (n, in) @ weight.T (n, out), on the device and in the compute dtype of the weight."""
     values = values_of(linear, linear.bias.dtype if isinstance(linear, QuantizedLinear) else linear.weight.dtype)
     return functional.linear(rows.to(values.device, values.dtype), values)
 
@@ -110,7 +110,7 @@ def row_squares(linear: nn.Linear) -> Tensor:
 
 
 def values_of(linear: nn.Linear, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Returns the weight of a linear (out, in), packed or not, in `dtype`."""
+    """Returns the weight of a linear (out, in), quantized or not, in `dtype`."""
     if isinstance(linear, QuantizedLinear):
         return dequantise(linear.weight, linear.scale, dtype, linear.whole_scale, layout=linear.layout)
     return linear.weight.detach().to(dtype)
@@ -177,12 +177,12 @@ def _values(
     return held.of("values", partial(dequantise, weight, scale, dtype, whole_scale, layout=layout))
 
 
-# A compiler that sees the unpacking in both passes makes it once, and keeps the unpacked weight in between: to it each
-# pass is one operation, whose inside it does not look into.
+# Each pass is one opaque operator for torch.compile: otherwise it would dequantize once, and keep the values for the
+# backward pass.
 _PACKED = "Tensor weight, Tensor? scale, Tensor? whole_scale, str layout"
 _OPERATIONS = "wan_trainer_" + sha256(__name__.encode("utf-8", "surrogatepass")).hexdigest()[:12]
-"""their name space: of this copy of the code, since torch ends those of a name that is given twice. A digest, because
-torch takes ASCII alone and ComfyUI names a module by its complete path."""
+"""namespace of the operators, different for each copy of the code, because torch refuses to define one twice. A digest,
+because it must be ASCII, and ComfyUI's module names contain complete paths."""
 
 
 @torch.library.custom_op(
@@ -213,7 +213,7 @@ def _(gradient: Tensor, weight: Tensor, _scale: Tensor | None, _whole: Tensor | 
 
 
 class _Linear8Bit(torch.autograd.Function):
-    """The same with products in 8 bits; takes a layout of a value to a byte, and no scale of the complete weight."""
+    """`_Linear` with products in 8 bits; for layouts with one value a byte, without a scale of the complete weight."""
 
     @staticmethod
     def forward(

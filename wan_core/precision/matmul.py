@@ -1,8 +1,8 @@
-"""Products of activations with an 8-bit weight in 8 bits: rows rounded as they come, both ways of a training step.
+"""Products with an 8-bit weight in 8 bits: activations and output gradients are rounded row by row.
 
-Rounding has no gradient; here it counts as the identity. An input gradient is a product of its own, with the same
-weight, and is rounded like the activations are. A few rows at a time, so that nothing wide is held. Where the rows of
-a weight were rotated, activations are rotated before they are rounded, and an input gradient back after the product.
+The gradient of rounding is taken as the identity. The product of the input gradient rounds the output gradient in the
+same way. Products run on a few rows at a time, to bound float32 temporaries. Where the rows of a weight were rotated,
+activations are rotated before rounding, and an input gradient is rotated back after its product.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from ..words import first_line
 
 _VALUES_AT_ONCE = 1 << 24
 _FEWEST_ROWS = 32
-"""torch's int8 product on CUDA wants more than 16"""
+"""least rows of a product; torch's int8 product on CUDA needs more than 16"""
 
 
 def multiplies(weight: Tensor, scale: Tensor | None, dtype: torch.dtype, layout: str = "") -> bool:
-    """Returns whether a packed weight (out, in) can be multiplied in `dtype`: it has this dtype, and one scale
-    or one per row.
+    """Returns whether a quantized weight (out, in) can be multiplied in 8-bit `dtype`: it must have this dtype, and one
+    scale in all or one for each row.
     """
     scales = 1 if scale is None else scale.numel()
     return weight.dtype == dtype and value_to_a_byte(layout) and scales in (1, weight.shape[0])
@@ -37,7 +37,7 @@ def multiplies(weight: Tensor, scale: Tensor | None, dtype: torch.dtype, layout:
 def product(x: Tensor, weight: Tensor, scale: Tensor | None, bias: Tensor | None, layout: str = "") -> Tensor:
     """x (..., in) @ (weight * scale).T + bias in x's dtype; weight (out, in) fp8 or int8, scale float32.
 
-    `layout`: how the rows of the weight were rotated, as in `checkpoint.dequantise`; empty where they were not.
+    `layout`: the rotation of the weight's rows, as in `checkpoint.dequantise`; "": not rotated.
     """
     rows = x.reshape(-1, x.shape[-1])
     of_column = torch.ones(1, device=x.device) if scale is None else scale.flatten()
@@ -45,7 +45,7 @@ def product(x: Tensor, weight: Tensor, scale: Tensor | None, bias: Tensor | None
         found = _scaled_product(*_shared_in_8_bits(rows, weight.dtype), weight.t(), of_column, bias)
         return found.view(*x.shape[:-1], -1)
     whole = x.new_empty(len(rows), weight.shape[0])
-    # Fused, nothing wide is made of all rows.
+    # The fused form has no float32 temporaries, so it rounds all rows at once.
     at_once = _shared_in_8_bits(rows, weight.dtype) if not layout and ROUND.on(rows, str(weight.dtype)) else None
     for part in _parts(rows, weight):
         if at_once is not None:
@@ -67,8 +67,8 @@ def input_gradient(
 ) -> Tensor:
     """gradient (..., out) @ (weight * scale) in its dtype, plus `more` (n, in), which it may overwrite.
 
-    The scale of a weight's row belongs to the sum here, so it is multiplied into the gradient before that is rounded.
-    `columns`: what `in_columns(weight)` returned.
+    This product sums over the rows of the weight, so their scale is multiplied into the gradient before rounding.
+    `columns`: the result of `in_columns(weight)`.
     """
     rows = gradient.reshape(-1, gradient.shape[-1])
     columns = in_columns(weight) if columns is None else columns
@@ -90,17 +90,17 @@ def input_gradient(
 
 
 def in_columns(weight: Tensor) -> Tensor:
-    """Returns a weight (out, in) as 8-bit products on CUDA read their second factor: column after column."""
+    """Returns a weight (out, in) in column-major memory, as 8-bit products on CUDA need their second factor."""
     return weight.t().contiguous().t()
 
 
 def matmul_bytes(values: int) -> int:
-    """The most memory that a product takes besides a weight of `values`, without what is as long as the tokens."""
+    """Returns the most temporary bytes of a product with a weight of `values`, without tensors of the tokens' size."""
     return values + 13 * _VALUES_AT_ONCE
 
 
 def check_matmul(dtype: torch.dtype, device: torch.device) -> None:
-    """Raises ConfigError where there is no such product on `device`: what its age allows is tried, there and back."""
+    """Raises ConfigError where `device` cannot compute such products, by compute capability and a trial."""
     name, card = "int8" if dtype == torch.int8 else "fp8", abilities_of(device)
     if not (card.int8_products if dtype == torch.int8 else card.fp8_products):
         newer = "7.0" if dtype == torch.int8 else "8.9 (RTX 40 and newer)"
@@ -119,20 +119,20 @@ def check_matmul(dtype: torch.dtype, device: torch.device) -> None:
 
 
 def _parts(rows: Tensor, weight: Tensor) -> Iterator[slice]:
-    # Fused, a value takes the four bytes of its sum; else up to thirteen.
+    # Temporary bytes for each value: four in the fused form, else up to thirteen.
     at_once = _VALUES_AT_ONCE * (3 if FINISH.on(rows, str(sums_in(weight.dtype))) else 1)
     count = max(_FEWEST_ROWS, at_once // max(weight.shape))
     return (slice(start, start + count) for start in range(0, len(rows), count))
 
 
 def _by_rows(rows: Tensor, dtype: torch.dtype) -> bool:
-    """Returns whether a product of such rows takes their scales itself."""
+    """Returns whether the product kernel applies the scales of such rows itself."""
     return dtype != torch.int8 and rows.dtype == torch.bfloat16 and _scales_rows(rows.device, dtype)
 
 
 @functools.cache
 def _scales_rows(device: torch.device, dtype: torch.dtype) -> bool:
-    """Returns whether 8-bit products of a device take a scale for each row and column (on CUDA from 8.9 or 9.0 on)."""
+    """Returns whether 8-bit products of a device accept a scale for each row and column (compute capability 8.9 on)."""
     rows = torch.ones(_FEWEST_ROWS, _FEWEST_ROWS, device=device).to(dtype)
     scales = torch.ones(_FEWEST_ROWS, 1, device=device)
     try:
@@ -145,9 +145,9 @@ def _scales_rows(device: torch.device, dtype: torch.dtype) -> bool:
 def _in_8_bits(
     rows: Tensor, dtype: torch.dtype, of_column: Tensor | None = None, between: torch.dtype = torch.float32
 ) -> tuple[Tensor, Tensor]:
-    """Returns rows (n, k) of a float dtype as (n, k) of `dtype`, and what each is multiplied by, (n, 1) float32.
+    """Returns float rows (n, k) rounded to `dtype`, and the scale of each row, (n, 1) float32.
 
-    `of_column` (1, k) float32: the columns are multiplied by it first, in one pass; else the product is `between`.
+    `of_column` (1, k) float32: multiply the columns by it first. Without the fused form, that product is in `between`.
     """
     if ROUND.on(rows, str(dtype)):
         return ROUND(rows, of_column, dtype)
@@ -156,17 +156,17 @@ def _in_8_bits(
     largest = torch.linalg.vector_norm(rows, float("inf"), dim=1, keepdim=True, dtype=torch.float32)
     scale = largest.div_(_top(dtype)).clamp_(min=torch.finfo(torch.float32).tiny)
     if dtype == torch.int8:
-        # From 1024 to 2048 neighbours of float16 are one apart, so storing the sum rounds the quotient to an integer;
-        # its lower byte, the first in memory, is that of the integer.
+        # Between 1024 and 2048, float16 has only integers, so adding 1536 rounds the quotient to an integer. Its lower
+        # byte, the first in memory, is the integer's.
         middle = torch.full((), 1536.0, device=rows.device)
         found = torch.addcdiv(middle, rows, scale, out=torch.empty_like(rows, dtype=torch.float16))
         return found.view(torch.int8)[:, ::2].contiguous(), scale
-    # A quotient is at most half a unit of float32 above the largest value, and rounds to it.
+    # A quotient above the largest value exceeds it by half a unit of float32 at most, and rounds to it.
     return torch.div(rows, scale, out=torch.empty_like(rows, dtype=dtype)), scale
 
 
 class _Sharing(threading.local):
-    """The rows that products of one thread share, rounded."""
+    """The rows that products of one thread share, and their rounded values."""
 
     rows: Tensor | None = None
     found: tuple[Tensor, Tensor] | None = None
@@ -177,7 +177,7 @@ _sharing = _Sharing()
 
 @contextmanager
 def rounded_once(x: Tensor) -> Iterator[None]:
-    """Inside, products of x (..., in), which nobody changes, share its rounded rows."""
+    """Inside, products of x (..., in) share its rounded rows; x must not change."""
     _sharing.rows = x.reshape(-1, x.shape[-1])
     try:
         yield
@@ -186,7 +186,7 @@ def rounded_once(x: Tensor) -> Iterator[None]:
 
 
 def _shared_in_8_bits(rows: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Does for rows (n, k) what `_in_8_bits` does, once inside `rounded_once`."""
+    """Returns `_in_8_bits` of rows (n, k), computed once inside `rounded_once`."""
     shared = _sharing.rows
     if shared is None or not _same(shared, rows):
         return _in_8_bits(rows, dtype)
@@ -196,7 +196,7 @@ def _shared_in_8_bits(rows: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
-    """Returns whether both are the same values in memory."""
+    """Returns whether both tensors are the same view of the same memory."""
     places = [(t.untyped_storage()._cdata, t.storage_offset(), t.shape, t.stride()) for t in (one, other)]  # pyright: ignore[reportPrivateUsage]
     return places[0] == places[1] and one.dtype == other.dtype
 
@@ -206,7 +206,7 @@ def _top(dtype: torch.dtype) -> float:
 
 
 def _rounded(rows: Tensor, of_column: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Does what `_in_8_bits` does, with nothing rounded in between."""
+    """The body of the fused `_in_8_bits`, without rounding of intermediate values."""
     static_width(rows)
     wide = rows.to(torch.float32) if of_column is None else rows.to(torch.float32) * of_column
     scale = (wide.abs().amax(1, keepdim=True) / _top(dtype)).clamp(min=torch.finfo(torch.float32).tiny)
@@ -268,7 +268,7 @@ def _scaled(sums: Tensor, of_row: Tensor) -> Tensor:
 def _write(
     out: Tensor, sums: Tensor, of_row: Tensor, of_column: Tensor | None = None, added: Tensor | None = None
 ) -> None:
-    """Writes the result of `_finished` in one pass, or in two where each column has a scale."""
+    """Writes the result of `_finished`: fused, with one kernel, or with two where columns have scales."""
     if FINISH.on(out, str(sums.dtype)):
         FINISH(out, sums, of_row, of_column, added)
     elif of_column is None:

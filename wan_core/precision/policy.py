@@ -1,4 +1,4 @@
-"""The precision policy: a preset, and single switches that override it. Stated in run.json, never ambient."""
+"""The precision policy: a preset, and switches that override single parts. It is recorded in run.json."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ..model import Numerics
 
 _DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
-# "compute" follows the base precision. Reference is official Wan 2.1; balanced drops only what was measured to be free
-# (float64 in the rotation product); fast also stores the token stream in the compute dtype, which is where nearly all
-# of the bf16 error of other trainers comes from. Figures: docs/use/precision.md.
+# "compute" follows the base precision. reference: as official Wan 2.1. balanced: drops only precision that was measured
+# to be free, such as float64 in the rotation. fast: also stores the token stream in the compute dtype, the cause of
+# nearly all of the bf16 error of other trainers. Figures: docs/use/precision.md.
 PRESETS: dict[str, dict[str, str]] = {
     "reference": {
         "residual": "fp32", "norm": "fp32", "qk_norm": "fp32", "time": "fp32", "modulation": "fp32", "head": "fp32",
@@ -33,12 +33,12 @@ PRESETS: dict[str, dict[str, str]] = {
     },
 }  # fmt: skip
 SWITCHES = tuple(PRESETS["reference"])
-"""the parts that can be set alone"""
+"""the parts with a switch"""
 _WITH_FLOAT64 = ("rope_table", "rope")
 
 
 def switch_values(part: str) -> tuple[str, ...]:
-    """Returns what the switch of one part may say; float64 only where official Wan has it."""
+    """Returns the choices of a part's switch; fp64 only where official Wan uses it."""
     values = ("fp32", "bf16", "fp16", "compute")
     return ("fp64", *values) if part in _WITH_FLOAT64 else values
 
@@ -54,7 +54,7 @@ def torch_dtype(name: str) -> torch.dtype:
 
 
 def dtype_name(dtype: torch.dtype | None) -> str:
-    """torch dtype -> fp64, fp32, bf16, fp16; of products also fp8, int8, and None -> compute."""
+    """torch dtype -> fp64, fp32, bf16, fp16; for products also fp8, int8 and compute (None)."""
     return next(name for name, known in {**_DTYPES, **_MATMULS}.items() if known == dtype)
 
 
@@ -72,8 +72,8 @@ def _switch(part: str, sentence: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class PrecisionPolicy(Config):
-    """One preset; a switch left empty follows it. Values: fp32, bf16, fp16, compute (the dtype of the linears), and
-    fp64 for the rotary embedding."""
+    """A preset, and switches that override it where they are not empty. Values: fp32, bf16, fp16, compute (the dtype of
+    the linears), and fp64 for the rotary embedding."""
 
     preset: str = counted(
         "balanced",
@@ -109,7 +109,7 @@ class PrecisionPolicy(Config):
         choices=tuple(_MATMULS),
         refusal='{name} "{value}" is not a choice. Use one of: {known}.',
     )
-    """no preset has it; inputs and gradients are rounded row by row as they come (precision/matmul.py)"""
+    """not part of presets; inputs and gradients are rounded row by row (precision/matmul.py)"""
     float32_matmul_precision: str = setting(
         "highest",
         "Precision of float32 matrix products in a training step, as in PyTorch; for base_precision fp32. highest: "
@@ -117,10 +117,10 @@ class PrecisionPolicy(Config):
         "evaluations always use float32. Choose high when a step in fp32 takes too long.",
         choices=("highest", "high", "medium"),
     )
-    """no preset has it; with other base precisions the parts in float32 are few, and stay exact"""
+    """not part of presets; ignored for other base precisions, whose few float32 products stay exact"""
 
     def resolved(self) -> dict[str, str]:
-        """Returns every part's value, the preset's where the switch is empty."""
+        """Returns the value of every part: its switch, or the preset's value where the switch is empty."""
         return {part: getattr(self, part) or PRESETS[self.preset][part] for part in SWITCHES}
 
     def numerics(self, compute: torch.dtype) -> Numerics:
@@ -135,7 +135,7 @@ class PrecisionPolicy(Config):
         )
 
     def describe(self) -> str:
-        """Returns the preset, and what differs from it: "balanced, but residual compute"."""
+        """Returns the preset and the differences from it, such as "balanced, but residual compute"."""
         preset, parts = PRESETS[self.preset], self.resolved()
         changed = [f"{part} {value}" for part, value in parts.items() if value != preset[part]]
         changed += [f"matmul {self.matmul}"] if self.matmul != "compute" else []

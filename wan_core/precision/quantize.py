@@ -1,7 +1,7 @@
 """Weight-only quantization of the frozen base: 8-bit values, and a float32 scale for each group of values.
 
-Weight-only on purpose: dynamic activation quantization rounds activations without a straight-through gradient, and
-LoRA gradients come out wrong by tens of percent without any error message (measured: int8 dynamic 95 %).
+Dynamic quantization of activations (torchao) has no straight-through gradient: LoRA gradients are wrong by tens of
+percent, without an error (measured: int8 dynamic 95 %).
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from .linear import QuantizedLinear
 
 _SCHEMES = ("fp8_e4m3fn", "int8", "fp8_e4m3fn_tensor", "fp8_e4m3fn_block128")
 _BLOCK = 128
-"""values of a row that share a scale in the last of them"""
+"""values of a row that share a scale in fp8_e4m3fn_block128"""
 _FP8_MAX = torch.finfo(torch.float8_e4m3fn).max
 _VALUES_AT_ONCE = 1 << 20
-"""values of a weight that are float32 at one time while it is quantized: 4 MiB, which a processor's cache holds"""
+"""values of a weight that are quantized at one time: 4 MiB in float32, which fits into a CPU's cache"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizeConfig(Config):
-    """The quantization that Fp8Quantize asks for."""
+    """The quantization requested by Fp8Quantize."""
 
     scheme: str = counted(
         _SCHEMES[0],
@@ -45,7 +45,7 @@ class QuantizeConfig(Config):
         "Keep embeddings, time embedding, head and norms unquantized. They are small and sensitive. Turn it off when "
         "every megabyte counts.",
     )
-    """modulation too: everything outside the blocks' linears"""
+    """also modulation: everything but the linears of blocks"""
     include: str = counted(
         "",
         "Regular expression: only linear layers whose name matches become 8-bit. Empty: all. Set it to quantize a part "
@@ -57,29 +57,29 @@ class QuantizeConfig(Config):
         "for layers that lose too much.",
     )
     vace_blocks: bool = internal(False, "changed")
-    """the layers of VACE's second stream too, where a model has one"""
+    """whether the blocks of VACE's second stream are quantized too"""
 
     def bytes_of(self, shape: Sequence[int]) -> int:
-        """Returns what a weight (out, in) takes once it is quantized, its scales too."""
+        """Returns the bytes of a quantized weight (out, in) with its scales."""
         return shape[0] * shape[1] + 4 * math.prod(_groups(shape, self.scheme)[:-1])
 
     def without_values(self, shape: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Returns a quantized weight (out, in) and its scales, as `quantized` does, on the meta device."""
+        """Returns a quantized weight (out, in) and its scales (see `quantized`) on the meta device."""
         stored = torch.int8 if self.scheme == "int8" else torch.float8_e4m3fn
         values = torch.empty(tuple(shape), dtype=stored, device="meta")
         return values, torch.empty(_groups(shape, self.scheme)[:-1], device="meta")
 
     @property
     def product_dtypes(self) -> set[torch.dtype]:
-        """The 8-bit dtypes in which products with such weights can be computed: none where blocks have scales."""
+        """The 8-bit dtypes of products with such weights; empty where blocks of a row have scales."""
         if self.scheme == "int8":
             return {torch.int8}
         return set() if self.scheme == "fp8_e4m3fn_block128" else {torch.float8_e4m3fn}
 
     def check_names(self, names: Sequence[str]) -> None:
-        """Asks which of a model's linears the patterns match, all in one, so that `selects` knows.
+        """Match the patterns with all names of a model's linears at once; `selects` then uses the cached matches.
 
-        Raises ConfigError for what is no regular expression, or cannot be matched in good time.
+        Raises ConfigError for an invalid regular expression, and for one that takes too long to match.
         """
         for which in ("include", "exclude"):
             self._matched(which, names)
@@ -101,9 +101,9 @@ class QuantizeConfig(Config):
 
 
 def quantize_block(module: nn.Module, prefix: str, config: QuantizeConfig) -> int:
-    """Put a `QuantizedLinear` in the place of each selected linear below `module`, where its weights lie.
+    """Replaces each selected linear below `module` by a `QuantizedLinear` on its device; returns their number.
 
-    `prefix` is the name of `module` in the model. Returns how many. Call it before LoRA is injected.
+    `prefix`: name of `module` in the model. Call it before adapters are injected.
     """
     linears = {
         f"{prefix}.{name}".strip("."): name
@@ -126,11 +126,11 @@ def _quantized_linear(layer: nn.Linear, scheme: str) -> QuantizedLinear:
 
 
 def quantized(weight: Tensor, scheme: str) -> tuple[Tensor, Tensor]:
-    """Returns a weight (out, in) of any float dtype as `dequantise` takes it: values of 8 bits, and their scales.
+    """Returns 8-bit values (out, in) and scales for `dequantise`, from a weight (out, in) of any float dtype.
 
-    Scales are float32: (out,), one per row; (), one in all; or (out, blocks). They are found in the weight's own dtype
-    and all else is float32, as torchao 0.18 does it: to the last bit its weights, but for rows whose scale is zero
-    there: NaN in its fp8.
+    Scales are float32: (out,) for rows; () for the complete weight; or (out, blocks). They are computed in the weight's
+    dtype, and everything else in float32: bit for bit as in torchao 0.18, except for rows with a scale of 0, which
+    become NaN in its fp8.
     """
     grouped = weight.reshape(_groups(weight.shape, scheme))
     low, high = grouped.aminmax(dim=-1, keepdim=True)
@@ -150,7 +150,7 @@ def quantized(weight: Tensor, scheme: str) -> tuple[Tensor, Tensor]:
 
 
 def _scaled(weight: Tensor, scale: Tensor, scheme: str) -> Tensor:
-    """Some rows of a weight in float32, of values that the 8 bits of `scheme` hold, with the scales of these rows."""
+    """Returns some rows of a weight divided by `scale`, in float32, limited to the range of `scheme`."""
     found = weight.to(torch.float32, copy=True).view(*scale.shape[:-1], -1)
     if scheme == "int8":
         found.mul_(1 / scale).round_().clamp_(-128, 127)
@@ -160,7 +160,7 @@ def _scaled(weight: Tensor, scale: Tensor, scheme: str) -> Tensor:
 
 
 def _groups(shape: Sequence[int], scheme: str) -> tuple[int, ...]:
-    """Returns the shape of a weight (out, in) in which the last dimension shares a scale."""
+    """Returns a shape for a weight (out, in) whose last dimension has one scale."""
     rows, columns = shape
     if scheme == "fp8_e4m3fn_tensor":
         return (rows * columns,)
@@ -172,23 +172,23 @@ def _groups(shape: Sequence[int], scheme: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizedBy(Config):
-    """The code that quantized 8-bit weights of a run: another version may quantize the same file to other values."""
+    """Identifies the code that quantized the weights of a run, since another version may compute other values."""
 
     weights: str
-    """digest of a known weight, quantized and unpacked"""
+    """digest of a fixed weight after quantizing and dequantizing"""
     torchao: str = ""
-    """the version that made them, of runs begun when torchao did"""
+    """version of torchao, for older runs that used it"""
 
 
 def quantized_by(config: QuantizeConfig, dtype: torch.dtype) -> QuantizedBy:
-    """Returns a digest of what this version makes of fixed values of `dtype`: it changes with the quantized weights."""
+    """Returns the identity of this version's quantization, from a fixed weight in `dtype`."""
     known = torch.randn(64, 128, generator=torch.Generator().manual_seed(1)).to(dtype)
     values = dequantise(*quantized(known, config.scheme), dtype).float().contiguous().numpy().tobytes()
     return QuantizedBy(weights=hashlib.sha256(values).hexdigest()[:16])
 
 
 def check_trainable_untouched(model: nn.Module) -> None:
-    """Assert that no trainable parameter was quantized, frozen by accident, or is not finite."""
+    """Asserts that every LoRA parameter and every trained one is trained, float32, and not quantized."""
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad and "lora_" not in name:
             continue

@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from tests.support.blocks import MIXED, block_inputs, linear_dtypes, new_block
 from tests.support.forked import ForkServer
-from wan_core.kernels.autocast import AutocastState, autocast_contexts, replay_autocast
 from wan_core.model import Numerics
 
 RECOMPUTE = partial(checkpoint, use_reentrant=False)
@@ -127,81 +126,3 @@ def test_fsdp2_with_mixed_precision_on_two_ranks_recomputes_bit_for_bit(server: 
 
 
 # ------------------------------------------------------------------------------------------- blocks that are not ours
-class Foreign(nn.Module):
-    """As other programs write them: linears follow ambient autocast, one part steps out of it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(3)
-        self.first, self.last = nn.Linear(8, 16), nn.Linear(16, 8)
-
-    def forward(self, x: Tensor) -> Tensor:
-        hidden = self.first(x)
-        with torch.autocast("cpu", enabled=False):
-            hidden = nn.functional.layer_norm(hidden.float(), (16,)).to(hidden.dtype)
-        return self.last(hidden).float()
-
-
-class ForeignRecompute(torch.autograd.Function):
-    """Gradient checkpointing as other programs write it: it knows nothing of autocast."""
-
-    @staticmethod
-    def forward(ctx: Any, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        ctx.function = function
-        ctx.save_for_backward(x)
-        with torch.no_grad():
-            return function(x)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor | None]:
-        (x,) = ctx.saved_tensors
-        x = x.detach().requires_grad_()
-        with torch.enable_grad():
-            output = ctx.function(x)
-        torch.autograd.backward(output, gradients)
-        return None, x.grad
-
-
-def foreign_gradients(ambient: str, run: Callable[[Foreign, Tensor], Tensor]) -> dict[str, Tensor]:
-    block = Foreign()
-    x = torch.randn(4, 8, generator=torch.Generator().manual_seed(4)).requires_grad_()
-    with AMBIENT[ambient]():
-        output = run(block, x)
-    output.square().mean().backward()
-    gradients = {name: p.grad for name, p in block.named_parameters() if p.grad is not None}
-    assert x.grad is not None
-    return gradients | {"x": x.grad}
-
-
-@pytest.mark.parametrize("ambient", ["bf16", "fp16", "bf16 without cache", "bf16 inside off", "fp16 inside bf16"])
-def test_replaying_autocast_mends_a_recompute_that_forgets_it(ambient: str) -> None:
-    plain = foreign_gradients(ambient, lambda block, x: block(x))
-    forgetful = foreign_gradients(ambient, lambda block, x: ForeignRecompute.apply(block, x))
-    mended = foreign_gradients(ambient, lambda block, x: ForeignRecompute.apply(replay_autocast(block), x))
-    assert not torch.equal(forgetful["x"], plain["x"]), "without the wrapper the gradients are those of another dtype"
-    assert_same_bits(mended, plain)
-
-
-@pytest.mark.parametrize("ambient", AMBIENT)
-def test_replaying_autocast_goes_with_torchs_own_checkpoint(ambient: str) -> None:
-    plain = foreign_gradients(ambient, lambda block, x: block(x))
-    for run in (
-        lambda block, x: RECOMPUTE(block, x, context_fn=autocast_contexts),
-        lambda block, x: RECOMPUTE(replay_autocast(block), x),
-    ):
-        assert_same_bits(foreign_gradients(ambient, run), plain)
-
-
-@pytest.mark.parametrize("ambient", AMBIENT)
-def test_the_state_is_recorded_whole_and_left_as_found(ambient: str) -> None:
-    outside = AutocastState.now()
-    with AMBIENT[ambient]():
-        recorded = AutocastState.now()
-    assert AutocastState.now() == outside
-    with cast(fp16, cache_enabled=False):
-        before = AutocastState.now()
-        with recorded.replayed():
-            assert AutocastState.now() == recorded
-        assert AutocastState.now() == before
-    assert dict((kind, enabled) for kind, enabled, _ in recorded.devices)["cpu"] == (ambient != "off inside bf16")
-    assert recorded.cache_enabled == (ambient != "bf16 without cache")

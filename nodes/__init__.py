@@ -1,1 +1,1 @@
-"""Adapters to ComfyUI: inputs to a config, one call into wan_core, result to a wire. No training logic lives here."""
+"""ComfyUI nodes: each turns its inputs into a config, calls wan_core, and returns outputs. They train nothing."""

@@ -1,4 +1,4 @@
-"""Add Frozen LoRA: a LoRA that acts on the model while another one is trained, and is not trained itself."""
+"""Add Frozen LoRA: applies a LoRA to the base model while another one is trained."""
 
 from __future__ import annotations
 
@@ -52,5 +52,7 @@ class AddFrozenLora(io.ComfyNode):
     ) -> io.NodeOutput:
         added = frozen_lora(lora, strength, low_noise_lora, strength_low_noise, only_what_fits)
         plan = replace(model.plan, loras=(*model.plan.loras, added))
-        (inspect_pair if plan.low_noise_file else inspect_model)(plan, folders.roots())  # refuses what does not fit
+        (inspect_pair if plan.low_noise_file else inspect_model)(
+            plan, folders.roots()
+        )  # refuses a LoRA of another model
         return io.NodeOutput(replace(model, plan=plan))

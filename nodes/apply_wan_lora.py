@@ -1,4 +1,4 @@
-"""Apply Wan LoRA: a saved step of a run on a core MODEL, in the same queue. The model loads after training."""
+"""Apply Wan LoRA: applies a saved step of a run to a core MODEL in the same queue; the model loads after training."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .runs.facts import chosen_steps, parsed_steps, saved_step
 
 
 class ApplyWanLoRA(io.ComfyNode):
-    """Checks every module of the LoRA: a LoRA that does not fit is an error here, not a line in the log."""
+    """Refuses a LoRA with a module that does not fit, where core Load LoRA only logs it."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -69,9 +69,9 @@ class ApplyWanLoRA(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, saved_step: str | None = None) -> bool | str:
-        """Refuses a wrong list of steps when the graph is queued, not after hours of training."""
+        """Refuses an invalid list of steps when the graph is queued, not after hours of training."""
         try:
-            if saved_step is not None:  # None: linked, known only when it runs
+            if saved_step is not None:  # None: linked, so the value is known only when the node runs
                 numbers = [step for step in parsed_steps(saved_step) if isinstance(step, int)]
                 if len(numbers) > 1:
                     raise _too_many(saved_step, len(numbers))
@@ -110,7 +110,7 @@ def _too_many(saved_step: str, steps: int) -> ConfigError:
 def with_lora(model: Any, run: RunHandle, step: int, strength: float, *, expert: str = "") -> Any:
     """Returns a clone of `model` with the LoRA of a saved step. Raises ExportError where a module does not fit.
 
-    `expert`: low_noise for the second LoRA of a run of both experts; `model` itself before that one's first step.
+    `expert`: low_noise for the second LoRA of a run of both experts. Before that expert's first step, returns `model`.
     """
     saved = saved_step(run.directory, step)
     if expert and "" in saved.loras:
@@ -134,7 +134,7 @@ def with_lora(model: Any, run: RunHandle, step: int, strength: float, *, expert:
 
 
 def _fits(part: Acting, module: Any) -> bool:
-    """Returns whether a module has the sizes of the trained one; True for a module without known sizes."""
+    """Returns whether a module has the size of the trained one; True where its size is not known."""
     if hasattr(module, "out_features"):
         return part.shape() == (module.out_features, module.in_features)[: len(part.shape())]
     return part.shape() == tuple(getattr(module, "normalized_shape", part.shape()))

@@ -42,7 +42,7 @@ MODES = ["auto", "rebuild", _ALL_GPUS]
 
 
 class CacheLatents(io.ComfyNode):
-    """An entry's key is a digest of clip, encoder and settings, so no entry is ever stale: an edited clip is a miss."""
+    """The key of a cache entry is a digest of clip, encoder and settings, so an edited clip is a cache miss."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -95,7 +95,7 @@ class CacheLatents(io.ComfyNode):
         cls, dataset: Dataset, vae: Any = None, clip: Any = None, clip_vision: Any = None, mode: str = "auto"
     ) -> list[str]:
         one_of("mode", mode, MODES)
-        dataset.require_captions()  # first: below, an encoder may be loaded for its identity
+        dataset.require_captions()  # first, because the identity below may need a loaded encoder
         sockets = {"vae": vae, "clip": clip, "clip_vision": clip_vision}
         with stops_become_interrupts():
             identities = cls._identities(dataset, sockets)
@@ -103,7 +103,7 @@ class CacheLatents(io.ComfyNode):
                 return unknown
             plan = cls._plan(dataset, identities, mode)
         wanted = {"vae": plan.needs_vae, "clip": plan.missing_texts, "clip_vision": plan.needs_vision}
-        if any(wanted.values()):  # before an encoder is loaded
+        if any(wanted.values()):  # training is refused before an encoder is loaded
             check_requested(cls.hidden.dynprompt, cls.hidden.unique_id, plan.cache_set)
         return [name for name, loaded in sockets.items() if wanted[name] and loaded is None]
 
@@ -125,7 +125,7 @@ class CacheLatents(io.ComfyNode):
             plan = cls._plan(dataset, identities, mode)
             if plan.missing("latent") and plan.cache_set.given_whole:
                 _log.warning(NOTHING_TO_PREDICT)
-            # Checked also when all entries are hits: a wrong VAE would have encoded them.
+            # Checked also when all entries are hits, because a wrong VAE may have encoded them.
             codec = ComfyVae(vae, str(identities["vae"]), space_of(dataset)) if vae is not None else None
             encoder = ComfyTextEncoder(clip, str(identities["clip"])) if plan.missing_texts else None
             vision = ComfyImageEncoder(clip_vision, str(identities["clip_vision"])) if plan.needs_vision else None
@@ -155,9 +155,9 @@ class CacheLatents(io.ComfyNode):
     def _encoded(
         cls, plan: EncodingPlan, mode: str, again: Callable[[], EncodingPlan], encoders: Encoders
     ) -> EncodingReport:
-        """Encodes what is missing here, with the ranks of torchrun, or with a process on each further card.
+        """Encodes missing entries: in this process, with the ranks of torchrun, or with a process on each further card.
 
-        `again` plans once more.
+        `again()`: makes a new plan.
         """
         in_use = cache_names_in_use(folders.runs_folder()) if plan.cache_limit_gb else ()
         if (group := ranks_of_torchrun()) is not None:
@@ -172,7 +172,7 @@ class CacheLatents(io.ComfyNode):
 
     @classmethod
     def _identities(cls, dataset: Dataset, sockets: dict[str, Any]) -> dict[str, str | None]:
-        """Returns the identities of the encoders of this dataset; None where it takes the loaded object."""
+        """Returns the identities of the encoders of this dataset; None where that needs the loaded object."""
         prompt, node, cache = cls.hidden.dynprompt, cls.hidden.unique_id, folders.cache()
         found = {name: encoder_identity(prompt, node, name, sockets[name], cache) for name in ("vae", "clip")}
         if dataset.kind.vision and is_linked(prompt, node, "clip_vision"):

@@ -62,6 +62,6 @@ class WanTrainerExtension(ComfyExtension):
         if loaded_before(nodes):
             return []
         taken = TakenIds(nodes)
-        # Here, because ComfyUI 0.3.75 calls no on_load; a second call adds nothing.
+        # Not in on_load, which ComfyUI 0.3.75 does not call. A second call adds nothing.
         register_routes(taken, {node.__name__: node for node in NODES})
         return [*taken.free(), *map(second_of, nodes)]

@@ -1,4 +1,4 @@
-"""Fp8 / Int8 Quantize (Wan): the frozen base model in 8 bits, at half the memory. The LoRA stays in full precision."""
+"""Fp8 / Int8 Quantize (Wan): quantizes the frozen base to 8 bits, half the memory. The LoRA stays in full precision."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _log = logger(__name__)
 
 
 class Fp8Quantize(io.ComfyNode):
-    """Returns a new plan; the weights are quantized when TrainLoRA builds the model, block by block."""
+    """Returns a new model plan; TrainLoRA quantizes the weights block by block when it loads the model."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:

@@ -1,4 +1,4 @@
-"""Load Wan Model (Training): names the base model of a training. Reads headers, not weights."""
+"""Load Wan Model (Training): chooses the base model of a training; reads only headers."""
 
 from __future__ import annotations
 
@@ -113,12 +113,12 @@ class LoadWanModel(io.ComfyNode):
 
     @classmethod
     def _names_both(cls, diffusion_model: str | None = None, low_noise_model: str = NONE) -> bool | str:
-        """Returns a sentence about missing files when the graph is queued."""
+        """validate_inputs: returns a sentence about missing files."""
         return _missing(diffusion_model, low_noise_model) or True
 
     @classmethod
     def _names_the_first(cls, diffusion_model: str | None = None) -> bool | str:
-        """Returns a sentence about a missing model; ComfyUI's menu check covers the other file."""
+        """validate_inputs: returns a sentence about a missing model; ComfyUI itself checks the menu of the other."""
         return _missing(diffusion_model, NONE) or True
 
     validate_inputs: Any = _names_the_first if comfyui_checks_menus() else _names_both
@@ -129,7 +129,7 @@ class LoadWanModel(io.ComfyNode):
     ) -> list[object]:
         names = [_chosen(diffusion_model), *([] if low_noise_model == NONE else [low_noise_model])]
         paths = [folders.roots().resolve(folders.model_reference("diffusion_models", name)) for name in names]
-        # ComfyUI writes this into the metadata of images: no path.
+        # Without paths, because ComfyUI writes this into the metadata of images.
         return [file_mark(file) for path in paths for file in checkpoint_files(path)]
 
     @classmethod
@@ -152,7 +152,7 @@ class LoadWanModel(io.ComfyNode):
             base_precision=base_precision,
             precision=PrecisionPolicy(preset=one_of("precision_policy", precision_policy, POLICIES)),
             placement=PlacementConfig(devices=one_of("device", device, devices())),
-            attention=str(attention),  # the plan says why a kernel without backward pass is refused
+            attention=str(attention),  # checked by the plan, which has a refusal of its own
         )
         roots = folders.roots()
         on_cards = _said_of_cards(plan)
@@ -170,7 +170,7 @@ class LoadWanModel(io.ComfyNode):
 
 
 def _chosen(diffusion_model: str | None) -> str:
-    """Returns the requested file; the first of the menu where a queued graph lacks it."""
+    """Returns the requested file, or the first one of the menu if a queued graph has none."""
     known = folders.diffusion_models()
     if not known:
         raise ConfigError("models/diffusion_models holds no model. Put a Wan model there, then press R on the canvas.")
@@ -202,7 +202,7 @@ def _low_noise(low_noise_model: str, diffusion_model: str) -> str:
 
 
 def _size_once_loaded(file: WanFile, plan: ModelPlan) -> str:
-    """Returns a sentence about the weights' memory, and about the file's size where a GGUF is dequantized at load."""
+    """Returns a sentence about the memory of the weights, with the file's size where they are dequantized at load."""
     loaded = weights_once_loaded(plan, file)
     unpacked = ", ".join(unpacked_kinds(plan, file))
     if not unpacked:

@@ -1,4 +1,4 @@
-"""Plan Memory (Wan): whether a training fits, and what it takes, before anything is trained."""
+"""Plan Memory (Wan): predicts whether a training fits, its memory and its time."""
 
 from __future__ import annotations
 
@@ -86,6 +86,6 @@ class PlanMemory(io.ComfyNode):
 
 
 def _planned(job: Workload) -> MemoryPlan:
-    with_expert(job.file.variant, job.train.expert)  # refuses an expert that the file is not
-    # Without a GPU: the needs alone, compared with no device's memory.
+    with_expert(job.file.variant, job.train.expert)  # refuses a file of another expert
+    # Without a GPU, the plan has no memory limit.
     return plan_here(job, idle_bytes()) or plan_memory(job, FreeMemory(devices={}))

@@ -1,4 +1,4 @@
-"""Precision Audit (Wan): the error of each precision switch on this model and these clips, measured before training."""
+"""Precision Audit (Wan): measures the error of each precision switch with a model and its clips."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PICTURE = "precision_audit.png"
 
 
 class PrecisionAudit(io.ComfyNode):
-    """The report is stored under a digest of model, clips and settings: an equal queue measures nothing."""
+    """The report is stored under a digest of model, clips and settings, so an equal queue only reads it."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -78,10 +78,10 @@ class PrecisionAudit(io.ComfyNode):
 
 
 def _folder(run: RunConfig, config: AuditConfig) -> Path:
-    """Returns output/wan_trainer/_audits/<model>-<digest of everything that decides the report>."""
+    """Returns output/wan_trainer/_audits/<model>-<digest of model, clips, settings and versions>."""
     identity = {
         "job": run.job_id,
-        "placement": run.model.placement.to_dict(),  # not part of a job's identity, but devices round differently
+        "placement": run.model.placement.to_dict(),  # not in the identity of a job, but devices round differently
         "audit": config.to_dict(),
         "pack": run.pack_version,
         "torch": torch.__version__,

@@ -1,4 +1,4 @@
-"""Split Across GPUs (Wan): one model over several cards, or one copy per card."""
+"""Split Across GPUs (Wan): splits one model over several cards, or trains a copy on each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AUTO = "auto"
 
 
 class SplitAcrossGPUs(io.ComfyNode):
-    """Returns a new plan; blocks are placed when TrainLoRA builds the model. Output node for "run selected"."""
+    """Returns a new model plan; TrainLoRA places the blocks when it loads the model. Output node for "run selected"."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -60,7 +60,7 @@ class SplitAcrossGPUs(io.ComfyNode):
         one_of("mode", mode, MODES)
         placement = PlacementConfig(mode=mode, devices=devices.strip(), split_at=split_at.strip())
         if placement.mode == "copy per GPU":
-            # The number of copies is part of a job's identity; "all" is another number on another machine.
+            # A job's identity contains the number of copies, and "all" differs between machines.
             placement = replace(placement, devices=",".join(placement.device_names()))
         resolve_placement(placement, model.variant.shape.num_layers)  # refuses devices and numbers that do not exist
         split = replace(model, plan=model.plan.with_placement(placement))
@@ -86,7 +86,7 @@ def _split_facts(model: ModelHandle, roots: Roots) -> dict[str, Any]:
 
 
 def _title(device: torch.device) -> str:
-    """Returns the vendor's name of the device; empty for the CPU."""
+    """Returns the vendor's name of the device; "" for the CPU."""
     return abilities_of(device).name if is_gpu(device) else ""
 
 

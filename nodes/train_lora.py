@@ -1,4 +1,4 @@
-"""Train Wan LoRA: runs the engine in a process of its own and waits for it. An equal queue resumes or is complete."""
+"""Train Wan LoRA: trains in a separate engine process and waits for it. An equal queue resumes the run."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from .runs.training import QueuedTraining
 
 
 class TrainLoRA(io.ComfyNode):
-    """A run is a directory, output/wan_trainer/<run_name>; a queue belongs to the one with equal identity."""
+    """A run is a directory output/wan_trainer/<run_name>; a queue resumes the run of equal identity."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -170,7 +170,7 @@ class TrainLoRA(io.ComfyNode):
         plan = model.plan.of_expert(train.expert_name, folders.roots())
         train = replace(train, expert=expert_of(plan, train.expert))
         note_training(cls.hidden.unique_id, RequestedTraining(plan, lora_config(settings, widgets), train, validation))
-        return ["cache"]  # the encoding node then checks the training's memory (check_requested)
+        return ["cache"]  # the node of the cache then checks the training's memory (check_requested)
 
     @classmethod
     def execute(
@@ -200,7 +200,7 @@ class TrainLoRA(io.ComfyNode):
                 half = one if one in EXPERTS else model.variant.expert
                 check_adapters(adapters, model.variant.shape, folders.roots(), config.train, expert=half)
         if decision.action != "done":
-            # After choose_run: a resumed run keeps settings of its own.
+            # After choose_run, because a resumed run keeps its own settings.
             RequestedTraining(config.model, config.lora, config.train, config.preview).check(cache.cache_set)
         job = QueuedTraining(cls.hidden, model, cache, decision)
         if decision.action != "done":
@@ -217,13 +217,13 @@ class TrainLoRA(io.ComfyNode):
 
 
 def _with_presets(steps: io.Input) -> io.Input:
-    """Returns the input with the names of the presets, for the page's row that fills this and other widgets."""
+    """Returns the input with the names of the presets, for the row of presets on the page."""
     steps.extra_dict["wan_presets"] = [*PRESETS]
     return steps
 
 
 def _check_widgets(widgets: dict[str, Any]) -> None:
-    """Raises ConfigError for widgets outside of the job's configs, which check their own settings."""
+    """Raises ConfigError for widgets that no config checks."""
     check_readable(widgets)
     new_run_name(widgets.get("run_name", "my_lora"))
     check_menus(TrainConfig, {"expert": widgets.get("expert", TrainConfig.expert)})

@@ -1,4 +1,4 @@
-"""Validate Video (Preview LoRA): renders base model, saved steps and LoRA files side by side from the same noise."""
+"""Validate Video (Preview LoRA): renders the base model, saved steps and LoRA files side by side, from equal noise."""
 
 from __future__ import annotations
 
@@ -120,8 +120,8 @@ class ValidateVideo(io.ComfyNode):
         seeds: str | None = None,
         grid_format: str | None = None,
     ) -> bool | str:
-        """Refuses wrong lists when the graph is queued, not after a night of training."""
-        try:  # a linked input is None: its value is known only when the node runs
+        """Refuses invalid lists when the graph is queued, not after hours of training."""
+        try:  # a linked input is None, because its value is known only when the node runs
             steps = parsed_steps("" if saved_steps is None or _is_none(saved_steps) else saved_steps)
             numbers = [step for step in steps if isinstance(step, int)]
             columns = len(_strengths("1" if strengths is None else strengths)) * (len(numbers) or 1)
@@ -174,7 +174,7 @@ class ValidateVideo(io.ComfyNode):
             partner=None if partner is None else partner.plan,
             partner_digest="" if partner is None else _digest_of(partner),
         )
-        job.cells()  # raises for too many
+        job.cells()  # refuses too many clips
         rendering = Rendering(run.directory, job, run.fps, _metadata(cls.hidden))
         button = CancelButton()
         if not rendering.is_complete():
@@ -202,7 +202,7 @@ def _check_without_run(loras: tuple[FrozenLora, ...], listed: str, partner: Mode
 
 
 def _digest_of(partner: ModelHandle) -> str:
-    """Returns the digests of a partner's files; of a pair either may be the one that renders."""
+    """Returns the digests of a partner's files; of a pair both, since either may be the untrained expert."""
     files = (partner.plan.base_file, partner.plan.low_noise_file)
     return " ".join(checkpoint_digest(folders.roots().resolve(file)) for file in files if file)
 
@@ -240,7 +240,10 @@ def _seeds(listed: str) -> tuple[int, ...]:
 
 
 def _metadata(hidden: Any) -> dict[str, str]:
-    """Returns the graph as ComfyUI's own savers write it, without paths and secrets; {} under --disable-metadata."""
+    """Returns the graph for a file's metadata, as in ComfyUI's savers, without paths and secrets.
+
+    {} under --disable-metadata.
+    """
     if args.disable_metadata:
         return {}
     known = {"prompt": hidden.prompt, **(hidden.extra_pnginfo or {})}

@@ -1,4 +1,4 @@
-"""Wan Cache from Latents: LATENTs and CONDITIONINGs of core nodes as a cache, without a dataset and without a VAE."""
+"""Wan Cache from Latents: stores LATENTs and CONDITIONINGs of core nodes as a cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wan Cache from TFRecord: latents and text features of MaxDiffusion's scripts (or our export) as a cache."""
+"""Wan Cache from TFRecord: stores latents and text features from MaxDiffusion's files (or our export) as a cache."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .bridge.widgets import combo, flag, searched_as
 
 
 class WanCacheFromTFRecord(io.ComfyNode):
-    """Needs neither clips nor a VAE, and a CLIP only for the two prompts that such files lack."""
+    """Needs a CLIP only for the empty and the negative prompt, where the files lack them."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -67,7 +67,7 @@ class WanCacheFromTFRecord(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, folder: str | None = None) -> bool | str:
-        """Checks `folder` itself, so that ComfyUI accepts a folder newer than its menu."""
+        """Checks `folder` in place of ComfyUI's menu check, which refuses a new folder."""
         try:
             return folder is None or bool(dataset_folder(folder))
         except WanTrainerError as error:

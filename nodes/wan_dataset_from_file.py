@@ -1,4 +1,4 @@
-"""Wan Dataset From File: clips and captions named by a list, a tar, a dataset on disk or another trainer's settings."""
+"""Wan Dataset From File: clips and captions from a list, a tar, a dataset on disk or another trainer's settings."""
 
 from __future__ import annotations
 
@@ -116,10 +116,10 @@ class WanDatasetFromFile(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, file: str | None = None, other_file: str | None = "") -> bool | str:
-        """Refuses a file before anything runs. It checks `file` itself, so that one newer than the menu passes."""
+        """Refuses a missing file when the graph is queued, in place of ComfyUI's menu check, which refuses new ones."""
         try:
             require_pyav()
-            if other_file is not None and (file is not None or other_file):  # else linked or absent
+            if other_file is not None and (file is not None or other_file):  # None: linked or absent
                 _file(file, other_file)
         except WanTrainerError as error:
             return announced(error)
@@ -151,7 +151,8 @@ class WanDatasetFromFile(io.ComfyNode):
         num_frames: int = DatasetConfig.num_frames,
         **_others: object,
     ) -> list[tuple[int, int, int]]:
-        """Returns (width, height, frames) of each dataset in another trainer's settings, with the widgets as fallback.
+        """Returns (width, height, frames) of each dataset in another trainer's settings; widgets are the fallback.
+
         Raises WanTrainerError where the file cannot be read.
         """
         stated = stated_settings(SourceFile(path=_file(file, other_file), allowed=allowed_places()))
@@ -160,7 +161,7 @@ class WanDatasetFromFile(io.ComfyNode):
 
     @classmethod
     def stated_mark(cls, file: str | None = None, other_file: str = "", **_others: object) -> str:
-        """Returns a mark of the files behind `stated_sizes`. Raises WanTrainerError where the file cannot be read."""
+        """Returns a mark of the files of `stated_sizes`. Raises WanTrainerError where the file cannot be read."""
         return stated_mark(SourceFile(path=_file(file, other_file), allowed=allowed_places()))
 
     @classmethod
@@ -209,7 +210,7 @@ def _source_files() -> list[str]:
 
 
 def _file(file: str | None, other_file: str) -> Path:
-    """Returns the requested file: typed, chosen, or the first of the menu where a queued graph lacks it."""
+    """Returns the requested file: `other_file`, `file`, or the first one of the menu if a queued graph has neither."""
     input_root, *extra_roots = allowed_places()
     requested = other_file.strip() or (next(iter(_source_files()), "") if file is None else file)
     return allowed_file(requested, input_root=input_root, extra_roots=extra_roots)

@@ -1,4 +1,4 @@
-"""Wan Dataset from Images: clips or stills of other nodes, IMAGE or VIDEO, with their captions, as a dataset."""
+"""Wan Dataset from Images: makes a dataset of IMAGEs or VIDEOs of other nodes, with captions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BATCH_IS = ["clip", "stills"]
 
 
 class WanDatasetFromImages(io.ComfyNode):
-    """Not part of WanVideoDataset, because `is_input_list` turns every widget into a list."""
+    """Separate from WanVideoDataset, because `is_input_list` turns every widget into a list."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -138,15 +138,15 @@ class WanDatasetFromImages(io.ComfyNode):
 
 
 def _pixels(image: Any) -> Pixels:
-    """Returns the frames of an IMAGE, or a function that decodes those of a VIDEO: one clip at a time in memory."""
+    """Returns the frames of an IMAGE, or a function that decodes a VIDEO, so that one clip at a time is in memory."""
     return image if isinstance(image, Tensor) else lambda: image.get_components().images
 
 
 def _rates(images: Sequence[Any], fps: Sequence[float], usual: float) -> list[float]:
-    """Returns the frames per second of each clip: one of `fps` for all or each, the clip's own for 0."""
+    """Returns the frames per second of each clip. `fps`: one value for all or for each; 0: the clip's own rate."""
     given = [fps[0]] * len(images) if len(fps) == 1 else list(fps)
     if len(given) != len(images):
-        return given  # match_captions refuses them and names the numbers
+        return given  # match_captions refuses another number of values
     return [rate or _own_rate(image, usual) for rate, image in zip(given, images, strict=True)]
 
 

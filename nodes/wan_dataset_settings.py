@@ -12,7 +12,7 @@ from .bridge.types import CATEGORY, DatasetSettingsHandle, WanDatasetSettingsTyp
 from .bridge.widgets import advanced, check_menus, searched_as, widget
 
 _NEW_HELD_OUT_RATIO = -1.0
-"""default of a new node: a few files, where there are enough; a queue without it means 0, DatasetConfig's default"""
+"""default of a new node: a few files, if there are enough; a queued graph without the widget means 0"""
 
 
 class WanDatasetSettings(io.ComfyNode):
@@ -50,7 +50,7 @@ class WanDatasetSettings(io.ComfyNode):
         check_menus(DatasetConfig, values)
         values["frame_buckets"] = _lengths(frame_buckets)
         values |= _held_out([line.strip() for line in held_out.splitlines() if line.strip()])
-        # Checked here as far as possible; num_frames and other settings come from WanVideoDataset.
+        # A check without num_frames and other settings of WanVideoDataset.
         DatasetConfig.from_dict(values)
         return io.NodeOutput(DatasetSettingsHandle(tuple(values.items())))
 

@@ -167,7 +167,7 @@ class WanPreviewSettings(io.ComfyNode):
             identity = str(cls._identity("clip", clip))
         keys = {prompt: text_key(prompt, identity) for prompt in wanted}
         for done, (prompt, key) in enumerate(keys.items(), 1):
-            raise_if_cancelled()  # encoded in this process, where no worker hears Cancel
+            raise_if_cancelled()
             if not cache.is_sound("text", key):
                 cache.write_text(key, ComfyTextEncoder(clip, identity).encode(prompt), prompt[:60])
             progress.bar(done, len(keys))
@@ -197,7 +197,7 @@ def _kept(cache: LatentCache, start_image: Tensor | None, end_image: Tensor | No
 
 
 def _check_each(config: SampleConfig) -> None:
-    """Raises ConfigError naming the prompt whose own settings are invalid."""
+    """Raises ConfigError for invalid settings of a prompt, with the prompt's name."""
     for index, own in enumerate(config.prompt_settings):
         try:
             config.of_prompt(index)
@@ -210,7 +210,7 @@ def _is_default(negative_prompt: str) -> bool:
 
 
 def _texts(library: list[tuple[str, PreviewPrompt]], negative_prompt: str) -> list[str]:
-    """Lists the texts to encode; Wan's negative prompt too, because a rendering without a run has no cache set."""
+    """Returns the texts to encode, with Wan's negative prompt, because a rendering without a run has no cache set."""
     negatives = [own.negative_prompt for _, own in library if own.negative_prompt is not None]
     wanted = [*(prompt for prompt, _ in library), *negatives]
     if not _is_default(negative_prompt):

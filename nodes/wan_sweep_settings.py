@@ -1,4 +1,4 @@
-"""Sweep Wan Settings: several values of one setting, each trained as a run of its own, one after the other."""
+"""Sweep Wan Settings: trains a separate run for each value of a setting, one after the other."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LED_BY = {
 
 
 class WanSweepSettings(io.ComfyNode):
-    """Returns a list, so ComfyUI runs Train Wan LoRA once for each value; two chained nodes make every pair."""
+    """Returns a list, so ComfyUI runs Train Wan LoRA once for each value; two chained nodes give all value pairs."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -86,7 +86,7 @@ class WanSweepSettings(io.ComfyNode):
 
 
 def _refuse_without_effect(setting: str, said: dict[str, object]) -> None:
-    """Raises ConfigError for a sweep whose runs would be equal, because Wan Train Settings overrides the setting."""
+    """Raises ConfigError for a setting that Wan Train Settings overrides, so that all runs would be equal."""
     for other, why in _LED_BY.get(setting, {}).items():
         if value := said.get(other):
             raise ConfigError(
@@ -115,7 +115,7 @@ def _value(setting: str, word: str) -> object:
             f'values: "{word[:40]}" is no number for {setting}. Write such as 5e-5, 1e-4, 2e-4.'
         ) from error
     whole = isinstance(known.default, int) and number.is_integer()
-    exact = word.isdecimal() and len(word) < 30  # a float has 53 bits of a seed
+    exact = word.isdecimal() and len(word) < 30  # a float would round a seed above 53 bits
     value = number if not whole else int(word) if exact else int(number)
     config.from_dict({name: value, **({"steps": 10_000_000} if setting == "lr_warmup_steps" else {})})
     return value

@@ -1,4 +1,4 @@
-"""Wan Synthetic Dataset (benchmark): random tensors in the sizes of the model, in place of clips and encoders."""
+"""Wan Synthetic Dataset (benchmark): random tensors in the shapes of the model, instead of encoded clips."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .bridge.widgets import advanced, searched_as, widget
 
 
 class WanSyntheticDataset(io.ComfyNode):
-    """Returns a cache set whose entries are drawn when the trainer reads them; only their list is on disk."""
+    """Returns a cache set whose entries the trainer draws when it reads them; only their list is on disk."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:

@@ -120,10 +120,10 @@ class WanTrainSettings(io.ComfyNode):
         one_of("target_preset", target_preset, tuple(TARGET_PRESETS))
         for name in values.keys() & _READ.keys():
             values[name] = _READ[name](name, values[name])
-        if values.get("compile"):  # here: TrainLoRA runs after clips were encoded for an hour
+        if values.get("compile"):  # checked here, because TrainLoRA runs only after clips are encoded
             check_compile(default_device())
         adapter = {name: values.pop(shown) for shown, name in names_on_nodes(LoraConfig).items() if shown in values}
-        # The number of steps is TrainLoRA's; this one is large enough for any warm-up.
+        # TrainLoRA sets the number of steps; this number permits any warm-up.
         train = TrainConfig.from_dict({**values, "steps": 10_000_000})
         train.check_grammar()
         check_optimizer(train)

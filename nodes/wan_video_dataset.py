@@ -1,4 +1,4 @@
-"""Wan Video Dataset: a folder of clips or stills with captions, cut for the model. Trains nothing."""
+"""Wan Video Dataset: scans a folder of clips or stills with captions, and cuts them for the model."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ class WanVideoDataset(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, folder: str | None = None) -> bool | str:
-        """Refuses a folder before anything runs. It checks `folder` itself, so that one newer than the menu passes."""
+        """Refuses a missing folder when the graph is queued, in place of ComfyUI's menu check, without new folders."""
         try:
             require_pyav()
-            if folder is not None:  # None: linked, known only when it runs
+            if folder is not None:  # None: linked, so the value is known only when the node runs
                 dataset_folder(folder)
         except WanTrainerError as error:
             return announced(error)
@@ -70,7 +70,7 @@ class WanVideoDataset(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, folder: str | None = None, **_: object) -> str:
-        # Whether subfolders count is known only when the node runs.
+        # Recursive, because it is not known yet whether subfolders count.
         return fingerprint_of_folder(dataset_folder(folder), recursive=True, allowed=allowed_places())
 
     @classmethod

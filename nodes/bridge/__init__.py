@@ -1,1 +1,1 @@
-"""ComfyUI's side: everything that knows ComfyUI's types, sockets, folders, progress and Cancel button."""
+"""The adapter to ComfyUI: types, sockets, folders, progress and the Cancel button."""

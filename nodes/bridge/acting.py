@@ -1,8 +1,8 @@
-"""LoRAs on a core MODEL by forward hooks that exist only while the model runs.
+"""Applies LoRAs to a core MODEL by forward hooks that exist only while the model runs.
 
-ComfyUI merges a LoRA into the weights. A quantized weight is dequantized and quantized again for it, which loses more
-than a small LoRA changes; a bf16 weight is rounded. Hooks add the LoRA to each module's output and leave the base as
-it is.
+ComfyUI merges a LoRA into the weights. A quantized weight is dequantized and quantized again for that, which loses more
+than a small LoRA changes; a bf16 weight is rounded. Hooks add the LoRA to each module's output instead, and leave the
+base unchanged.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from ...wan_core.lora import Acting
 
 
 def with_acting(model: Any, parts: Mapping[str, Acting], name: str) -> Any:
-    """Returns a clone of `model` that applies the parts of a LoRA while it samples; `name` is for refusals."""
+    """Returns a clone of `model` that applies a LoRA while it samples. `name`: for refusals."""
     patched, key = model.clone(), f"wan_trainer_{uuid.uuid4().hex}"
-    # As an additional model: ComfyUI then loads, counts and offloads the LoRA's values with the model.
+    # As an additional model, ComfyUI loads, counts and offloads the LoRA's weights with the model.
     values = nn.ModuleList(parts.values())
     devices = {"load_device": model.load_device, "offload_device": model.offload_device}
     patched.set_additional_models(key, [comfy.model_patcher.ModelPatcher(values, **devices)])
@@ -39,7 +39,7 @@ def _run(parts: Mapping[str, Acting], name: str, executor: Any, *args: Any, **kw
     for part in parts.values():
         part.ran = False
     mark = getattr(base, "current_weight_patches_uuid", None)
-    # Code that torch.compile made before does not see hooks that come and go. set_stance: since torch 2.6.
+    # Compiled graphs ignore hooks that are added later. set_stance: torch 2.6 and later.
     stance = getattr(torch.compiler, "set_stance", None)
     eager: AbstractContextManager[Any] = stance("force_eager") if stance else nullcontext()
     with eager, _hooked(base.diffusion_model, parts, mark):

@@ -1,6 +1,6 @@
-"""The planner's job of a graph that is not queued, from the widgets that the page sends.
+"""Makes the planner's workload of a graph before it is queued, from the widgets that the page sends.
 
-The nodes themselves turn their widgets into a plan, as when they are queued; they read headers and load nothing.
+The nodes themselves turn their widgets into model and settings, as when they are queued; they only read headers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .types import ModelHandle, SettingsHandle
 LOADER, SETTINGS, TRAINER, LORA = "LoadWanModel", "WanTrainSettings", "TrainLoRA", "WanLoraFile"
 _FROM_FILE = "WanDatasetFromFile"
 CHANGES = ("WanPrecisionPolicy", "Fp8Quantize", "SplitAcrossGPUs", "AddFrozenLora")
-"""nodes that take a model and return one"""
+"""nodes with a model as input and output"""
 _COUNTING = frozenset(("steps", "rank", "preview_every_n_steps", "blocks_to_swap", "expert"))
 """widgets of Train Wan LoRA on which a plan depends"""
 _LONGEST = 16
@@ -40,27 +40,27 @@ _LARGEST = 16384
 
 @dataclass
 class Ahead:
-    """Makes jobs of requests. Keeps the newest models, so that headers are not read for every turn of a widget."""
+    """Makes workloads from requests. Caches the newest models, so that a changed widget reads no header again."""
 
     nodes: Mapping[str, type[io.ComfyNode]]
     """the node classes of this pack by their ids"""
     _models: dict[str, ModelHandle] = field(default_factory=dict[str, ModelHandle])
 
     def job(self, body: Mapping[str, Any]) -> Workload:
-        """Returns the job. Raises a WanTrainerError where a node would refuse, or where `body` is no such graph.
+        """Returns the workload. Raises a WanTrainerError where a node would refuse, and for an invalid `body`.
 
-        `body`: `chain`, pairs of a node's id and its widgets from Load Wan Model on; `settings`, widgets of Wan Train
-        Settings, or none; `train`, widgets of Train Wan LoRA; `sizes`, (width, height, frames) of each dataset;
-        `folders`, those of the datasets, where files next to clips can make a model Bernini-R;
-        `files`, widgets of each Wan Dataset From File whose settings file has the sizes; `preview`, the size of
-        previews (0: as the clips), or none; `prompts`, their text and trigger word; `preview_size`, that widget;
+        Keys of `body`: `chain`, (node id, widgets) from Load Wan Model on; `settings`, widgets of Wan Train Settings,
+        or null; `train`, widgets of Train Wan LoRA; `sizes`, (width, height, frames) of each dataset; `folders`, the
+        datasets' folders, where files next to clips can make a model Bernini-R; `files`, widgets of each Wan Dataset
+        From File, whose settings file has the sizes; `preview`, the size of previews (0: that of the clips), or null;
+        `prompts`, text of the prompts and trigger word; `preview_size`, the widget of this name;
         `pictured`, whether a start image is linked; `loras`, widgets of each Wan LoRA File for previews.
         """
         model = self._model(_chain(body.get("chain")))
         values = self._values(TRAINER, body.get("train"))
         roots = folders.roots()
         expert = values.get("expert", TrainConfig.expert)
-        # Both experts take the same memory, so either stands in while it is open which one is trained.
+        # Both experts need the same memory, so the high noise one stands in for an unknown expert.
         plan = model.plan.of_expert(expert_named(expert if expert in ("high", "low") else "high"), roots)
         settings = self._settings(body.get("settings"))
         file = inspect_model(plan, roots)
@@ -125,7 +125,7 @@ class Ahead:
             values = self._values(_FROM_FILE, widgets)
             try:
                 sizes += self.nodes[_FROM_FILE].stated_sizes(**values)  # pyright: ignore[reportAttributeAccessIssue]
-            except (WanTrainerError, OSError):  # refused when it is queued; the widgets are the fallback of a plan
+            except (WanTrainerError, OSError):  # the queued node refuses it; a plan falls back to the widgets
                 sizes += _sizes([[values.get(side) for side in ("width", "height", "num_frames")]])
         return sizes
 
@@ -169,7 +169,7 @@ class Ahead:
 
     def _values(self, kind: str, widgets: Any) -> dict[str, Any]:
         """Returns the values of a node's own widgets, with their types and bounds checked."""
-        # ComfyUI checks these of a queued graph only.
+        # ComfyUI checks them only for queued graphs.
         if not isinstance(widgets, dict):
             raise ConfigError(f"The widgets of {kind} must be a JSON object.")
         known = {given.id: given for given in self.nodes[kind].define_schema().inputs}
@@ -233,7 +233,7 @@ def _sizes(listed: Any, least: int = 1) -> list[tuple[int, int, int]]:
 def _as_template(
     size: tuple[int, int, int], body: Mapping[str, Any], variant: WanVariant, train: TrainConfig
 ) -> tuple[tuple[int, int, int], bool]:
-    """Returns the size of previews, that of ComfyUI's template where requested, and whether fewer frames will do."""
+    """Returns the size of previews (that of ComfyUI's template if requested), and whether it may have fewer frames."""
     starts = train.first_frame_conditioning_p >= 1
     free = is_free_of_clips(variant, pictured=body.get("pictured") is True, starts_from_clip=starts)
     if body.get("preview_size") != AS_TEMPLATE or not free:
@@ -256,7 +256,7 @@ def _own_sizes(size: tuple[int, int, int], prompts: Any) -> list[tuple[int, int,
 
 
 def _step(size: tuple[int, int, int], variant: WanVariant, batch_size: int) -> StepShape:
-    """Returns the shape of a micro-batch, with clips cut to the model's grid as a scan cuts them."""
+    """Returns the shape of a micro-batch, with clips cropped to the model's grid as in a scan."""
     (width, height, frames), space = size, variant.latents
     grid = variant.size_multiple
     # 4n+1 frames and multiples of `grid` pixels, rounded down.

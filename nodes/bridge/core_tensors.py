@@ -1,7 +1,6 @@
-"""Core LATENT and CONDITIONING as the engine's clips: raw latents are normalised here, exactly once.
+"""Converts core LATENT and CONDITIONING to the engine's clips; raw latents are normalised here.
 
-A CONDITIONING is read as a sampler reads it: image latents are normalised by groups of the VAE's channels, masks are 1
-where a frame is given.
+As in a sampler, image latents are normalised in groups of the VAE's channels, and masks are 1 for given frames.
 """
 
 from __future__ import annotations
@@ -22,20 +21,21 @@ from .sockets import ordinary
 
 _MASK_CHANNELS = 4
 _CONTEXT = "context_latents"
-"""the name of Bernini's streams in a CONDITIONING"""
+"""key of Bernini's context streams in a CONDITIONING"""
 
 
 def kind_given(conditioning: Sequence[Any], variant: WanVariant) -> ConditionKind:
-    """Returns what `read_clips` reads for `variant`: of text-to-video context streams, where one clip has some."""
+    """Returns the condition that `read_clips` reads: context streams if a clip for a text-to-video model has some."""
     given = any(values.get(_CONTEXT) for cond in conditioning for _, values in cond)
     return condition_named("context") if given and variant.family.context else variant.conditioning
 
 
 def read_clips(latents: Sequence[Any], conditioning: Sequence[Any], variant: WanVariant) -> Iterator[TensorClip]:
-    """Yields the clips of LATENTs with their text and conditions of `variant`, converted one at a time.
+    """Yields the clips of LATENTs with their text and conditions for `variant`, converted one at a time.
 
-    One CONDITIONING per LATENT, whose single prompt applies to the batch, or with a prompt per clip as core
-    ResolutionBucket groups them. Or one CONDITIONING per clip. Raises DatasetError at once where the numbers differ.
+    There is either one CONDITIONING for each LATENT, with one prompt for the batch or one for each clip (as core
+    ResolutionBucket groups them), or one CONDITIONING for each clip. Raises DatasetError for other numbers, before the
+    first clip.
     """
     batches = [_samples(latent, number) for number, latent in enumerate(latents, 1)]
     raw = [clip for batch in batches for clip in batch]
@@ -56,7 +56,7 @@ def read_clips(latents: Sequence[Any], conditioning: Sequence[Any], variant: Wan
 
 
 def text_features(conditioning: Any, name: str) -> Tensor:
-    """Returns features (L, 4096) float32, real tokens only. Raises DatasetError unless umT5 can have made them."""
+    """Returns features (L, 4096) float32 without padding. Raises DatasetError for features that umT5 cannot make."""
     tensor, values = _entry(conditioning, name)
     if values.get("pooled_output") is not None:
         raise DatasetError(
@@ -70,7 +70,7 @@ def text_features(conditioning: Any, name: str) -> Tensor:
 
 
 def _texts(conditioning: Any, clips: int) -> list[tuple[Any, int]]:
-    """Returns for each clip of a batch its CONDITIONING, and its row in the tensors of that."""
+    """Returns for each clip of a batch its CONDITIONING, and the clip's row in the CONDITIONING's tensors."""
     if len(conditioning) == clips > 1:
         return [([entry], 0) for entry in conditioning]
     return [(conditioning, place) for place in range(clips)]
@@ -119,7 +119,7 @@ def _entry(conditioning: Any, name: str) -> tuple[Tensor, dict[str, Any]]:
 
 
 def _channels(values: dict[str, Any], place: int, _raw: Tensor, name: str, variant: WanVariant) -> Tensor:
-    """Returns the channels concatenated to the noised latent: a mask where the model takes one, then images."""
+    """Returns the channels concatenated to the noised latent: a mask if the model has one, then image latents."""
     wanted = variant.shape.condition_channels
     image = values.get("concat_latent_image")
     if image is None:

@@ -1,7 +1,7 @@
-"""Checks around every node method: texts and sockets of the inputs, and exceptions that any log can print.
+"""Wraps every node method: checks texts and sockets of its inputs, and makes exceptions printable in any encoding.
 
-ComfyUI logs an exception with its causes. One character that the log's encoding lacks ends the thread of the queue, and
-nothing runs until the server is restarted.
+ComfyUI logs an exception with its causes. A character that the log's encoding lacks would end the thread of the queue,
+and nothing would run until the server is restarted.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from .interrupts import InterruptProcessingException, press_again, processing_in
 from .progress import announced
 
 _FINGERPRINT = "fingerprint_inputs"
-"""ComfyUI ignores exceptions of this one, so a press of Cancel is put back"""
+"""method whose exceptions ComfyUI ignores, so that a press of Cancel must be repeated"""
 _CALLED = (_FINGERPRINT, "check_lazy_status", "execute")
-"""methods that get values of the graph; validate_inputs returns a sentence instead of raising"""
+"""methods with values of the graph, except validate_inputs, which returns its error"""
 
 
 def guarded(node: type[io.ComfyNode]) -> type[io.ComfyNode]:
@@ -47,7 +47,7 @@ def _checked(node: type[io.ComfyNode], method: Callable[..., Any]) -> Callable[.
             if method.__name__ == _FINGERPRINT:
                 press_again()
             raise
-        except OSError as error:  # Python's text has a path of this machine, and no remedy
+        except OSError as error:  # Python's message shows a path of this machine, and no remedy
             full = FileError(disk_sentence(error))
             announced(full)
             raise full.with_traceback(error.__traceback__) from None
@@ -57,14 +57,14 @@ def _checked(node: type[io.ComfyNode], method: Callable[..., Any]) -> Callable[.
             if all(line == plain(line) for link in _chain(error) for line in str(link).split("\n")):
                 raise
             if isinstance(error, WanTrainerError):
-                raise error from None  # its causes are what cannot be printed
+                raise error from None  # without its causes, which cannot be printed
             raise TrainingError(f"{type(error).__name__}: {error}").with_traceback(error.__traceback__) from None
 
     return call
 
 
 def _check_texts(inputs: dict[str, Any]) -> None:
-    """Raises ConfigError for a lone surrogate: files, encoders and the engine refuse it later, and less clearly."""
+    """Raises ConfigError for a lone surrogate, which files, encoders and the engine would refuse later."""
     for name, value in inputs.items():
         for text in _texts(value):
             if not is_text(text):
@@ -73,7 +73,7 @@ def _check_texts(inputs: dict[str, Any]) -> None:
 
 def _texts(value: Any) -> Iterator[str]:
     """Yields every text in nested lists and dicts, keys included."""
-    waiting, seen = [value], set[int]()  # not recursive: values may be nested deeper than Python follows, or in a loop
+    waiting, seen = [value], set[int]()  # without recursion, because values may be nested too deeply or in a loop
     while waiting:
         item = waiting.pop()
         if isinstance(item, str):
@@ -84,7 +84,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _check_sockets(node: type[io.ComfyNode], inputs: dict[str, Any]) -> None:
-    """Raises ConfigError for a text or a number at a socket, which ComfyUI lets an API graph send."""
+    """Raises ConfigError for a text or a number at a socket; ComfyUI does not refuse that in an API graph."""
     for name in _sockets(node) & inputs.keys():
         value = inputs[name]
         for item in value if isinstance(value, list | tuple) else (value,):

@@ -1,4 +1,4 @@
-"""CacheLatents as one of several processes: a rank of torchrun, or a further process for a further card."""
+"""CacheLatents in several processes: ranks of torchrun, or a process for each further card."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from ...wan_core.words import logger
 _log = logger(__name__)
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _CARDS = "WAN_TRAINER_CARDS"
-"""environment variable: the further cards that encode, as CUDA_VISIBLE_DEVICES lists them; unset: all"""
+"""environment variable: further cards for encoding, as in CUDA_VISIBLE_DEVICES; unset: all"""
 _WORTH_CLIPS = 4
-"""missing clips for each process, below which no further one is started: it reads the VAE first"""
+"""least number of missing clips for a further process, which first has to load the VAE"""
 _PACK = Path(__file__).resolve().parents[2]
 
 
 @functools.cache
 def ranks_of_torchrun() -> Group | None:
-    """Returns the ranks that `cache encode` under torchrun started, None elsewhere; joins them at the first call."""
+    """Returns the ranks of `cache encode` under torchrun, and joins them at the first call; None in other processes."""
     if os.environ.get(ENCODING) != "1":
         return None
     _end_with_parent()
@@ -42,7 +42,7 @@ def ranks_of_torchrun() -> Group | None:
 
 
 def given_share() -> tuple[list[str], Path] | None:
-    """Returns the keys that this process encodes for another CacheLatents, and the file of its answer; else None."""
+    """Returns the keys that this process encodes for another CacheLatents, and the file for its report; else None."""
     if not (name := os.environ.get(SHARE)):
         return None
     _end_with_parent()
@@ -51,7 +51,7 @@ def given_share() -> tuple[list[str], Path] | None:
 
 @functools.cache
 def _end_with_parent() -> None:
-    """End this process when the one that started it has died: its pipe to our stdin closes."""
+    """End this process when its parent has died, which closes the pipe to stdin."""
 
     def wait() -> None:
         with contextlib.suppress(OSError):
@@ -63,13 +63,13 @@ def _end_with_parent() -> None:
 
 
 class FurtherCards:
-    """One ComfyUI process for each further card, each with a share of the missing clips. A context manager."""
+    """A context manager with a ComfyUI process for each further card, which encodes a share of the missing clips."""
 
     def __init__(self, graph: Mapping[str, Any], plan: EncodingPlan, cards: Sequence[str] | None = None) -> None:
-        """`cards`: values of CUDA_VISIBLE_DEVICES; default: all that this ComfyUI sees except its own."""
+        """`cards`: values of CUDA_VISIBLE_DEVICES; None: all cards of this ComfyUI except its own."""
         cards = _further_cards() if cards is None else cards
         cards = cards[: max(len(plan.missing_clips) // _WORTH_CLIPS - 1, 0)]
-        # Texts stay here, so that no other process loads the text encoder.
+        # This process encodes all texts, so that no other one loads the text encoder.
         self.own_keys, *self._shares = shares_of(plan, 1 + len(cards), texts_with_first=True)
         nodes = {name: {key: node[key] for key in ("class_type", "inputs")} for name, node in graph.items()}
         self._graph, self._cards = nodes, cards
@@ -79,7 +79,7 @@ class FurtherCards:
         self._folder = tempfile.TemporaryDirectory(prefix="wan_shares", ignore_cleanup_errors=True)
         try:
             self._start(Path(self._folder.name))
-        except BaseException:  # of one that cannot start, those before are running
+        except BaseException:  # earlier processes may run already
             self.__exit__()
             raise
         return self
@@ -108,7 +108,7 @@ class FurtherCards:
         self._folder.cleanup()
 
     def answers(self, should_stop: Callable[[], bool]) -> list[ShareDone]:
-        """Waits for the processes; returns what each reports. What a failed one left over, the caller encodes."""
+        """Waits for the processes and returns their reports. The caller encodes the clips of failed ones."""
         found: list[ShareDone] = []
         for number, process in enumerate(self._processes):
             while process.poll() is None:
@@ -128,21 +128,21 @@ def _further_cards() -> list[str]:
     if listed := os.environ.get(_CARDS):
         return listed.split(",")
     names, own = gpu_names(), mm.get_torch_device()
-    if backend_of(own).visible != _VISIBLE:  # all processes would take the same card
+    if backend_of(own).visible != _VISIBLE:  # without this variable, all processes would use the same card
         return []
     seen = [card for card in os.environ.get(_VISIBLE, "").split(",") if card] or [str(n) for n in range(len(names))]
     return [card for name, card in zip(names, seen, strict=False) if name != f"{own.type}:{own.index or 0}"]
 
 
 def _command(graph: Path) -> list[str]:
-    """Returns the command line of a further process: with the options of this ComfyUI."""
+    """Returns the command line of a further process, with the options of this ComfyUI."""
     tree = os.path.dirname(os.path.abspath(folder_paths.__file__))
     launch = [sys.executable, "-X", "utf8", str(_PACK / "wan_core" / "launch.py")]
     return [*launch, "cache", "encode", str(graph), "--comfyui", tree, "--comfyui-options", *_options(sys.argv[1:])]
 
 
 def _options(words: Sequence[str]) -> list[str]:
-    """Returns the options of this ComfyUI that another one on another card takes too."""
+    """Returns the options of this ComfyUI, without those that choose a device."""
     found: list[str] = []
     skip = False
     for word in words:

@@ -43,7 +43,7 @@ def roots() -> Roots:
 
 
 def roots_file() -> Path:
-    """Writes the roots for a worker process and returns the file. ComfyUI empties its folder at start and stop."""
+    """Writes the roots for a worker process into ComfyUI's temporary folder, and returns the file."""
     temporary = Path(folder_paths.get_temp_directory())
     path = temporary / "wan_trainer" / "roots.json"
     roots().write(path, temporary)
@@ -51,7 +51,7 @@ def roots_file() -> Path:
 
 
 def user_roots_file() -> Path:
-    """Returns the list of further dataset folders. Only a person edits it; the pack only reads it."""
+    """Returns the file with further dataset folders, which only the user edits."""
     return Path(folder_paths.get_user_directory()) / "wan_trainer" / "roots.json"
 
 
@@ -60,7 +60,7 @@ def input_folder() -> Path:
 
 
 def allowed_places() -> tuple[Path, ...]:
-    """Returns the folders that datasets may be in: ComfyUI's input folder and the roots of the server-side file."""
+    """Returns the allowed folders of datasets: ComfyUI's input folder, and those of the user's roots.json."""
     return (input_folder(), *read_roots(user_roots_file()))
 
 
@@ -68,38 +68,38 @@ def dataset_folders() -> list[str]:
     """Lists references of dataset folders for a menu."""
     try:
         return list_folders(input_folder(), read_roots(user_roots_file()))
-    except WanTrainerError:  # a damaged roots.json is refused when the node runs, not when ComfyUI lists the nodes
+    except WanTrainerError:  # a damaged roots.json is refused when the node runs; menus must not fail
         return list_folders(input_folder(), [])
 
 
 def dataset_reference(reference: str | None) -> str:
-    """Returns the requested folder; the first of the menu where a queued graph lacks it."""
+    """Returns `reference`, or the first folder of the menu if a queued graph has none."""
     return next(iter(dataset_folders()), "") if reference is None else reference
 
 
 def dataset_folder(reference: str | None) -> Path:
-    """Returns the path of `dataset_reference`. Raises a WanTrainerError for a folder outside of the allowed ones."""
+    """Returns the path of `dataset_reference`. Raises a WanTrainerError for a folder that is not allowed."""
     input_root, *extra_roots = allowed_places()
     return allowed_folder(dataset_reference(reference), input_root=input_root, extra_roots=extra_roots)
 
 
 def user_hosts_file() -> Path:
-    """Returns the list of names under which browsers may reach this server (rule S10). Only a person edits it."""
+    """Returns the file with host names of this server for browsers (rule S10), which only the user edits."""
     return Path(folder_paths.get_user_directory()) / "wan_trainer" / "hosts.json"
 
 
 def user_trackers_file() -> Path:
-    """Returns the settings of trackers and webhooks. Only a person edits it."""
+    """Returns the file with settings of trackers and webhooks, which only the user edits."""
     return Path(folder_paths.get_user_directory()) / "wan_trainer" / "trackers.json"
 
 
 def file_names(kind: str) -> list[str]:
-    """Lists the files of a kind of model as ComfyUI's own loaders spell them."""
+    """Returns the names of a kind of model files, as in ComfyUI's loaders."""
     return list(folder_paths.get_filename_list(kind))
 
 
 def diffusion_models() -> list[str]:
-    """Lists files, GGUFs, and model folders (diffusers' or official layout) by their path below the models folder."""
+    """Returns files, GGUFs, and model folders (diffusers or official layout) by path below the models folder."""
     found = set(file_names("diffusion_models"))
     for root in folder_paths.get_folder_paths("diffusion_models"):
         for place, _folders, files in os.walk(root, followlinks=True):
@@ -135,19 +135,19 @@ def model_reference(kind: str, name: str) -> str:
 
 
 def publish_folder() -> Path:
-    """Returns wan_trainer/ below the first loras folder that can be written; below the first of all where none can."""
+    """Returns wan_trainer/ in the first writable loras folder; in the first loras folder where none is writable."""
     places = publish_folders()
     return next((place for place in places if _can_be_written(place)), places[0])
 
 
 def publish_folders() -> list[Path]:
-    """Returns every folder that published LoRAs may be in, in the order of ComfyUI's loaders."""
+    """Returns every possible folder of published LoRAs, in the order of ComfyUI's loaders."""
     return [Path(folder) / "wan_trainer" for folder in folder_paths.get_folder_paths("loras")]
 
 
 def _can_be_written(place: Path) -> bool:
     """Returns whether a folder exists or can be created there, and can be written."""
-    # lexists: a dead link in the way cannot become a folder.
+    # lexists, because a dead link cannot become a folder.
     while not os.path.lexists(place) and place != place.parent:
         place = place.parent
     return place.is_dir() and os.access(place, os.W_OK | os.X_OK)

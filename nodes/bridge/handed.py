@@ -1,8 +1,8 @@
 """Detects that files in a node's output were deleted or changed, so that the node runs again.
 
 ComfyUI reuses an output while the node's fingerprint stays the same, and takes fingerprints before anything runs. The
-state of the disk is no fingerprint: a deleted folder looks as it did before the first queue. The fingerprint here is a
-count of losses, which only grows.
+state of the disk cannot be the fingerprint, because a deleted folder looks as before the first queue. The fingerprint
+is therefore a count of losses, which only grows.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ _FOLDERS = ("latents", "texts", "conditions", "masks", "evaluations", "sets", "p
 
 
 class Handed:
-    """The files and folders of outputs by owner, with their marks at that time."""
+    """The files and folders of outputs by owner, with their marks when they were noted."""
 
     def __init__(self) -> None:
         self._marks: dict[str, dict[Path, list[int]]] = {}
         self._losses, self._lock = 0, threading.Lock()
 
     def note(self, owner: str, paths: Iterable[Path]) -> None:
-        """Replaces the paths of `owner`, with their marks of now."""
+        """Replace the paths of `owner`, with their current marks."""
         marks = {path: _mark(path) for path in paths}
         with self._lock:
             self._marks[owner] = marks
 
     def losses(self) -> int:
-        """Returns how often a file was found deleted or changed; a loss counts once."""
+        """Returns the number of losses: files found deleted or changed."""
         with self._lock:
             lost = [owner for owner, marks in self._marks.items() if any(_mark(p) != m for p, m in marks.items())]
             for owner in lost:
@@ -60,13 +60,14 @@ def cache_folders() -> list[Path]:
 
 
 def hand_cache(report: EncodingReport, cache_set: CacheSet) -> CacheHandle:
-    """Returns the handle of a cache set, and notes its files."""
+    """Notes the files of a cache set, and returns its handle."""
     CACHE.note(report.fingerprint, [folders.cache().set_file(report.fingerprint), *cache_folders()])
     return CacheHandle(report.fingerprint, cache_set, report, current_prompt_id())
 
 
 def cache_state() -> list[int]:
-    """Returns a fingerprint that changes when a noted set or a cache folder is deleted, or when entries are evicted or
-    found damaged: a node that encodes then checks its entries again.
+    """Returns a fingerprint for nodes that encode.
+
+    It changes when a noted set or a cache folder is deleted, and when entries are evicted or found damaged.
     """
     return [CACHE.losses(), removals_seen(folders.cache())]

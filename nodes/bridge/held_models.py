@@ -1,12 +1,12 @@
-"""Models that ComfyUI holds in host memory: names, sizes, and releasing the ones no waiting node needs.
+"""Finds the models that ComfyUI holds in host memory, and releases those that no waiting node needs.
 
 ComfyUI caches node outputs, models included: a text encoder of 11 GB stays in RAM for the hours of a training whose
-captions are encoded already. ComfyUI's button *Free model and node cache* works between two prompts only, so a training
-releases the same models itself.
+captions are encoded already. ComfyUI's button *Free model and node cache* works only between two prompts, so a training
+releases these models itself.
 
-ComfyUI has no interface to these caches; they are found by class. Removing entries while a prompt runs is safe, as
-ComfyUI does it too (`--cache-ram`): a node that waits keeps its inputs in `ExecutionList.execution_cache`. In a version
-without these classes nothing is found and nothing is released.
+ComfyUI has no interface to its caches, so they are found by class. Removing entries while a prompt runs is safe, and
+ComfyUI does it too (`--cache-ram`), because `ExecutionList.execution_cache` keeps the inputs of waiting nodes. In a
+version without these classes, nothing is found or released.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from ...wan_core.words import first_line, logger, plain
 _log = logger(__name__)
 _GIB = 1 << 30
 _KINDS = (("execution", "PromptExecutor"), ("comfy_execution.graph", "ExecutionList"))
-"""the classes that hold node outputs: for later queues, and for the nodes of a prompt that have not run yet"""
+"""classes that hold node outputs: for later queues, and for the waiting nodes of a prompt"""
 _PLACES = ("execution", "__main__", "main")
-"""the modules whose functions have instances as local variables: the loop over prompts in main.py, and the executor"""
+"""modules whose functions have these instances as local variables: the loop over prompts, and the executor"""
 _HOLDERS = ("patcher", "model", "control_model")
-"""attributes of ComfyUI's and other packs' objects that lead to a module"""
+"""attributes of objects of ComfyUI and other packs that lead to a module"""
 _DEEPEST = 6
 _WORTH_SAYING = _GIB // 2
 _SEEN: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-"""models found before that are still in memory, also where no cache holds them any more"""
+"""models found earlier and still in memory, also without a cache that holds them"""
 
 
 @dataclass(frozen=True)
@@ -51,25 +51,25 @@ class HeldModel:
 
 
 def held_models() -> list[HeldModel]:
-    """Lists the models in ComfyUI's RAM, largest first; parameters on a GPU and mapped files are not counted."""
+    """Returns the models in ComfyUI's RAM, largest first, without parameters on a GPU or in mapped files."""
     try:
         caches, count = _Caches.found(), _Counted()
         found = [HeldModel(type(one).__name__, count.of(one)) for one in _all_modules(caches)]
         pinned = [HeldModel(type(one.model).__name__, _pinned_bytes(one)) for one in _loaded()]
         return sorted((one for one in found + pinned if one.bytes), key=lambda one: -one.bytes)
-    except Exception as error:  # a ComfyUI with other internals must never end a run
+    except Exception as error:  # other internals of ComfyUI must never end a run
         _log.warning("what ComfyUI holds in RAM is not known: %s", first_line(error))
         return []
 
 
 def idle_bytes() -> int:
-    """Returns the bytes that `release_idle_models` would free, less the bytes that ComfyUI offloads from GPUs."""
+    """Returns the bytes that `release_idle_models` would free, minus the bytes that ComfyUI offloads from GPUs."""
     try:
         caches, count = _Caches.found(), _Counted()
         stay = [module for module in _all_modules(caches) if module not in caches.idle_modules]
         coming = sum(part.nbytes for module in stay for part in _parts(module) if is_gpu(part.device))
         for module in stay:
-            count.of(module)  # storages shared with these stay allocated
+            count.of(module)  # storages shared with other models stay allocated
         return max(sum(map(count.of, caches.idle_modules)) - coming, 0)
     except Exception as error:
         _log.warning("what ComfyUI holds in RAM is not known: %s", first_line(error))
@@ -77,18 +77,18 @@ def idle_bytes() -> int:
 
 
 def release_idle_models() -> None:
-    """Removes models from ComfyUI's caches that no node of the running prompt waits for.
+    """Remove models from ComfyUI's caches that no node of the running prompt waits for; a later queue loads them again.
 
-    Call before GPUs are freed: a released model is then not offloaded to RAM first. A later queue loads them again.
+    Call before GPUs are freed, so that a released model is not first offloaded to RAM.
     """
     try:
-        gc.collect()  # lists of finished prompts
+        gc.collect()  # frees lists of finished prompts
         caches, count = _Caches.found(), _Counted()
         if not caches.prompts:
-            return  # a prompt runs now, so its list has a class that is not known here
+            return  # a prompt runs, so its list must be of an unknown class
         going = [(weakref.ref(one), HeldModel(type(one).__name__, count.of(one))) for one in caches.idle_modules]
         for cache, key in caches.idle:
-            # A prompt of ComfyUI 0.33 keeps a list of its initial entries, so the entry is emptied too.
+            # ComfyUI 0.33 keeps a list of a prompt's initial entries, so the entry is emptied too.
             outputs = getattr(cache.pop(key, None), "outputs", None)
             if isinstance(outputs, list):
                 outputs.clear()
@@ -116,9 +116,9 @@ class _Caches:
     """A snapshot of ComfyUI's caches."""
 
     prompts: int = 0
-    """running prompts whose list of waiting nodes was found"""
+    """number of running prompts whose list of waiting nodes was found"""
     waited_for: list[Any] = field(default_factory=list[Any])
-    """entries of nodes that have not run yet"""
+    """cache entries that waiting nodes need"""
     idle: list[tuple[MutableMapping[Any, Any], Any]] = field(default_factory=list[tuple[MutableMapping[Any, Any], Any]])
     """cache and key of each entry with a model that no node waits for"""
     idle_modules: list[nn.Module] = field(default_factory=list[nn.Module])
@@ -128,10 +128,10 @@ class _Caches:
         self = cls()
         kinds = [getattr(sys.modules.get(module), name, None) for module, name in _KINDS]
         if None in kinds:
-            return self  # which nodes wait is not known
+            return self  # the waiting nodes are not known
         executors, lists = _instances(kinds)
         self.prompts = len(lists)
-        # Copies of dicts: requests of the page come here from other threads than the queue's.
+        # Copies of dicts, because the thread of the queue may change them meanwhile.
         nodes = [node for one in lists for node in list(one.execution_cache.values())]
         self.waited_for = [entry for node in nodes for entry in list(node.values())]
         waiting = _modules(self.waited_for)
@@ -151,27 +151,27 @@ def _all_modules(caches: _Caches) -> list[nn.Module]:
 
 
 def _loaded() -> list[Any]:
-    """Lists the patchers of models that ComfyUI has in use."""
+    """Returns the patchers of models that ComfyUI has loaded."""
     patchers = [loaded.model for loaded in list(mm.current_loaded_models)]
     return [one for one in patchers if one is not None]
 
 
 def _pinned_bytes(patcher: Any) -> int:
-    """Returns the pinned buffers of a model with dynamic VRAM (ComfyUI 0.33), whose weights are a mapped file."""
+    """Returns the bytes of pinned buffers of a model with dynamic VRAM (ComfyUI 0.33), whose weights are mapped."""
     is_dynamic = getattr(patcher, "is_dynamic", None)
     return int(patcher.loaded_ram_size()) if is_dynamic is not None and is_dynamic() else 0
 
 
 def _instances(kinds: list[Any]) -> list[list[Any]]:
     """Returns the instances of each class, subclasses included, among the local variables of ComfyUI's functions."""
-    # Not by gc.get_objects: a reference to a tuple that another thread is building raises SystemError there.
+    # gc.get_objects would raise SystemError for a tuple that another thread is building.
     found: list[list[Any]] = [[] for _ in kinds]
     for top in list(sys._current_frames().values()):
         frame: FrameType | None = top
         while frame is not None:
             if frame.f_globals.get("__name__") in _PLACES:
                 for value in list(frame.f_locals.values()):
-                    # By identity: a class may have an equality of its own.
+                    # By identity, because a class may define equality.
                     of = (i for i, kind in enumerate(kinds) if any(base is kind for base in type(value).__mro__))
                     place = next(of, None)
                     if place is not None and not any(one is value for one in found[place]):
@@ -189,7 +189,7 @@ def _stores(cache: Any) -> Iterator[MutableMapping[Any, Any]]:
 
 
 def _modules(value: Any) -> list[nn.Module]:
-    """Lists the modules inside a node's output."""
+    """Returns the modules inside a node's output."""
     return list(dict.fromkeys(_found_in(value, 0)))
 
 
@@ -204,21 +204,21 @@ def _found_in(value: Any, depth: int) -> Iterator[nn.Module]:
     elif isinstance(value, list | tuple):
         for one in value:
             yield from _found_in(one, depth + 1)
-    else:  # by __dict__: a property may load something
+    else:  # by __dict__, because a property may load something
         own = getattr(value, "__dict__", {})
         for name in _HOLDERS:
             yield from _found_in(own.get(name), depth + 1)
 
 
 class _Counted:
-    """Counts each storage once, however many modules share it."""
+    """Counts each storage once, also if several modules share it."""
 
     def __init__(self) -> None:
         self._seen: set[int] = set()
         self._files = _MappedFiles()
 
     def of(self, module: nn.Module) -> int:
-        """Returns the bytes of a module in host memory that were not counted before."""
+        """Returns the bytes of a module in host memory that are not counted yet."""
         total = 0
         for part in _parts(module):
             if part.device.type != "cpu":
@@ -237,7 +237,7 @@ def _parts(module: nn.Module) -> Iterator[Tensor]:
 
 
 def _plain_parts(tensor: Tensor) -> Iterator[Tensor]:
-    """Yields the tensors inside a quantized one; else itself."""
+    """Yields the tensors inside a quantized tensor; else the tensor itself."""
     flatten = getattr(tensor, "__tensor_flatten__", None)
     if flatten is None:
         yield tensor
@@ -269,7 +269,7 @@ class _MappedFiles:
 
 
 def _give_back() -> None:
-    """Returns freed memory to the system: Linux' allocator keeps pieces below 32 MiB for reuse."""
+    """Return freed memory to the system, because the allocator of Linux keeps pieces below 32 MiB."""
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         if trim is not None:  # glibc only

@@ -1,4 +1,4 @@
-"""ComfyUI's Cancel button as presses that are polled, in place of exceptions."""
+"""ComfyUI's Cancel button as presses that are polled, instead of exceptions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ raise_if_cancelled = mm.throw_exception_if_processing_interrupted
 
 
 class CancelButton:
-    """Turns ComfyUI's interrupt flag into presses: reading a press clears the flag, so that a second is noticed."""
+    """Turns ComfyUI's interrupt flag into presses; reading a press clears the flag, so that a second press counts."""
 
     def __init__(self) -> None:
         self._caught = False
@@ -30,7 +30,7 @@ class CancelButton:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Keeps the press and drops the exception, around calls into ComfyUI that raise when the flag is set."""
+        """Inside, an interrupt exception of ComfyUI becomes a press."""
         try:
             yield
         except InterruptProcessingException:
@@ -38,13 +38,13 @@ class CancelButton:
 
 
 def press_again() -> None:
-    """Sets the flag again for a press that nothing has acted on."""
+    """Set the flag again, for a press without an effect."""
     mm.interrupt_current_processing(True)
 
 
 @contextlib.contextmanager
 def stops_become_interrupts() -> Iterator[None]:
-    """Turns Stopped into ComfyUI's interrupt, around scans and encodings in this process."""
+    """Inside, Stopped becomes ComfyUI's interrupt. For scans and encoding in this process."""
     try:
         yield
     except Stopped as stop:

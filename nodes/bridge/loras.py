@@ -1,4 +1,4 @@
-"""Widgets of LoRA files that act without being trained: one for a model, or one for each expert of a pair."""
+"""Widgets for frozen LoRA files: one for a model, or one for each expert of a pair."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def lora_widgets() -> list[io.Input]:
 def frozen_lora(
     lora: str, strength: float, low_noise_lora: str, strength_low_noise: float, only_what_fits: bool
 ) -> FrozenLora:
-    """Returns the LoRA of the widgets. Raises ConfigError where they name no file."""
+    """Returns the frozen LoRA of the widgets. Raises ConfigError where no file is chosen."""
     file, low = (_reference(name, value) for name, value in (("lora", lora), ("low_noise_lora", low_noise_lora)))
     if not file and not low:
         raise ConfigError("lora and low_noise_lora are both none. Choose a LoRA, or remove the node.")
-    # One file can hold the LoRAs of both experts; it then acts on both at one strength.
+    # A file with the LoRAs of both experts acts on both at one strength.
     if file and not low and holds_both_experts(folders.roots().resolve(file)):
         low, strength_low_noise = file, strength
     digests = ["" if not one else sampled_digest(folders.roots().resolve(one)) for one in (file, low)]
@@ -76,7 +76,7 @@ def frozen_lora(
 
 
 def lora_marks(lora: Any, low_noise_lora: Any) -> list[object]:
-    """Returns marks that change with the files. Without paths: ComfyUI writes them into the metadata of images."""
+    """Returns marks that change with the files, without paths, because ComfyUI writes them into image metadata."""
     known = folders.file_names("loras")
     named = [name for name in (lora, low_noise_lora) if name in known]
     return [file_mark(folders.roots().resolve(folders.model_reference("loras", name))) for name in named]

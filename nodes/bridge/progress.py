@@ -1,4 +1,4 @@
-"""Engine events to ComfyUI: the progress bar with its preview, and the `wan_trainer.status` messages of the page."""
+"""Shows engine events in ComfyUI: progress bar with preview, and `wan_trainer.status` messages for the page."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _log = logger(__name__)
 
 
 class NodeProgress:
-    """Progress bar and status line of one node. Throttled: ComfyUI sends every update with all started nodes."""
+    """Progress bar and status line of one node, throttled, because ComfyUI sends all started nodes with each update."""
 
     def __init__(
         self,
@@ -57,10 +57,10 @@ class NodeProgress:
         pictures: bool = True,
         facts: Callable[[], dict[str, Any]] = dict,
     ) -> None:
-        """`button` keeps presses of Cancel noticed here; without it ComfyUI's interrupt is raised.
+        """`button`: records presses of Cancel; None: ComfyUI's interrupt is raised.
 
-        `graph` is the id of the node's workflow (`graph_of`), as node ids repeat over graphs. `pictures` sends preview
-        pictures with the bar. `facts` is called for every status and sent with it.
+        `graph`: id of the node's workflow (`graph_of`), because graphs share node ids. `pictures`: send preview
+        pictures with the bar. `facts`: called for every status, and sent with it.
         """
         self._node_id = node_id
         self._pictures = pictures
@@ -93,7 +93,7 @@ class NodeProgress:
             self._preview, self._last_bar = picture, 0.0
 
     def say(self, text: str, now: bool = False, about: dict[str, Any] | None = None, **facts: Any) -> None:
-        """Send the status line; `about` is `text` as data for translation, `facts` stay for later lines."""
+        """Send the status line. `about`: `text` as data for translation. `facts`: also sent with later lines."""
         self._status.update(facts, text=text, about=about)
         moment = time.monotonic()
         if now or moment - self._last_status >= _MIN_INTERVAL_S:
@@ -173,12 +173,12 @@ class NodeProgress:
 
 
 def _shown(value: float | None) -> str:
-    """Four digits; "nan" for null, which stands for a value that is not finite."""
+    """Returns a value with four digits; "nan" for None, which stands for NaN and inf."""
     return "nan" if value is None else f"{value:.4f}"
 
 
 def graph_of(hidden: Any) -> str:
-    """Returns the canvas' id of the queued workflow; empty for a headless queue."""
+    """Returns the canvas id of the queued workflow; "" for a headless queue."""
     workflow = (hidden.extra_pnginfo or {}).get("workflow")
     return str(workflow.get("id") or "")[:100] if isinstance(workflow, dict) else ""
 
@@ -188,7 +188,7 @@ def current_prompt_id() -> str:
 
 
 def announced(error: WanTrainerError) -> str:
-    """Sends template and values of a refusal to the page. Returns the text."""
+    """Sends template and values of a refusal to the page, for translation. Returns the text."""
     said = with_sentences({"text": str(error)})  # ComfyUI's own error event has text only
     with contextlib.suppress(ImportError, AttributeError):  # no server runs
         if said.keys() > {"text"}:
@@ -209,5 +209,5 @@ def _clock(seconds: float) -> str:
 
 
 def _without_files(event: Event) -> Event:
-    """Returns a Finished event without its files, which are published later under the names that loaders list."""
+    """Returns a Finished event without its files, which are published later under other names."""
     return replace(event, result={**event.result, "use": None}) if isinstance(event, Finished) else event

@@ -1,4 +1,4 @@
-"""The common part of the dataset nodes: shared inputs, a scan and its card, and the scans that routes may edit."""
+"""The common part of the dataset nodes: shared inputs, scans and their cards, and the scans that routes may edit."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ _MOST_FILES = 400_000
 
 
 class Scans:
-    """The newest scans of this server by a random id; the page sends that id and a clip's number, never a path."""
+    """The newest scans of this server by a random id; the page sends this id and a clip's number, never a path."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[str, CaptionEdits] = OrderedDict()
         self._turn = threading.Lock()
 
     def add(self, dataset: Dataset) -> str:
-        """Returns the new id of a dataset's files."""
+        """Adds a dataset's files; returns their new id."""
         scan = secrets.token_hex(16)
         edits = CaptionEdits(scanned_files(dataset), folders.allowed_places, (folders.cache().root / "unpacked",))
         with self._turn:
             self._known[scan] = edits
-            # Both limits, because one scan of 100,000 files weighs as much as thousands of small ones.
+            # Two limits, because one scan of 100,000 files needs as much memory as thousands of small ones.
             while len(self._known) > 1 and (
                 len(self._known) > _MOST or sum(map(len, self._known.values())) > _MOST_FILES
             ):
@@ -100,7 +100,7 @@ def dataset_input(name: str) -> io.Input:
 
 
 def chosen_elsewhere(model: ModelHandle, force_rate: float, settings: DatasetSettingsHandle | None) -> dict[str, Any]:
-    """Returns the fields of DatasetConfig that model and WanDatasetSettings decide; `force_rate` 0: the model's own."""
+    """Returns the fields of DatasetConfig that come from model and settings. `force_rate`: 0 is the model's rate."""
     return {
         "fps": force_rate or model.variant.fps,
         "size_multiple": model.variant.size_multiple,
@@ -131,14 +131,14 @@ def scanned_output(
         review = _review(dataset, video, cache)
     report = f"{dataset_report(dataset)}\n\n{review.report()}"
     facts = {**dataset_facts(review), "asked": widget_values(node), "scan": SCANS.add(dataset)}
-    # Not as "images": the page would draw the sheet a second time below the card.
+    # Under the key "images", the page would draw the sheet a second time below the card.
     facts["image"] = dict(ui.PreviewImage(sheet, cls=node).values[0])
     return io.NodeOutput(dataset, report, sheet, ui={"text": [report], "wan_dataset": [facts]})
 
 
 @contextlib.contextmanager
 def _saved_at_last(known: KnownFiles) -> Iterator[None]:
-    """Saves the known files also when a scan is stopped, so that the next one reads only the others."""
+    """Inside, a scan may be stopped: the known files are saved at the end, so that the next scan reads only others."""
     try:
         yield
     finally:
@@ -160,7 +160,7 @@ def scan_context(
 
 
 def _review(dataset: Dataset, video: VideoProcess, cache: LatentCache) -> DatasetReview:
-    """Returns epochs, speed, copies and size; CacheLatents reuses the digests."""
+    """Returns the review of a dataset: epochs, speed, copies and size. CacheLatents reuses its digests."""
     space = space_of(dataset)
     return dataset_review(
         dataset,

@@ -1,8 +1,8 @@
-"""A second, prefixed id of every node, for the case that another pack uses the first.
+"""A second, prefixed id of every node, in case another pack uses the first.
 
 `LoadWanModel` is also a node of VideoX-Fun. ComfyUI has one list of ids, in which the last pack silently replaces the
-first. Here a taken id stays with the other pack, every node is also registered as `WanTrainer_<id>`, and the log and
-the route /wan_trainer/ids name the taken ids. Menus hide the second id while the short one is ours.
+first. This pack leaves a taken id to the other pack, registers every node as `WanTrainer_<id>` too, and names taken ids
+in the log and in the route /wan_trainer/ids. Menus hide the second id unless the first is taken.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ Node = type[io.ComfyNode]
 
 
 class TakenIds:
-    """Our short ids that other packs use. Reads ComfyUI's list each time: packs load before and after ours."""
+    """Ids of our nodes that other packs use. Reads ComfyUI's list each time, because packs load before and after."""
 
     def __init__(self, nodes: list[Node]) -> None:
         self._nodes = {_id_of(node): node for node in nodes}
 
     def free(self) -> list[Node]:
-        """Returns the nodes whose id no other pack uses: replacing one would break the graphs of that pack."""
+        """Returns the nodes whose first id no other pack uses."""
         taken = self.by_pack()
         return [node for node_id, node in self._nodes.items() if node_id not in taken]
 
@@ -42,7 +42,7 @@ class TakenIds:
         }
 
     async def log_taken(self, _app: Any = None) -> None:
-        """Logs one line for each pack with ids of ours. Call once every pack is loaded."""
+        """Log a line for each pack that uses ids of ours. Called after every pack is loaded."""
         packs: dict[str, list[str]] = {}
         for node_id, pack in self.by_pack().items():
             packs.setdefault(pack, []).append(node_id)
@@ -71,7 +71,7 @@ def second_of(node: Node) -> Node:
 
 
 def loaded_before(nodes: list[Node]) -> bool:
-    """Returns whether another copy of this pack is loaded, and logs which one is used."""
+    """Returns whether another copy of this pack is loaded; then logs the copy in use."""
     other = _all_nodes().get(PREFIX + _id_of(nodes[0]))
     if other is None:
         return False

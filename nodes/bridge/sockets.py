@@ -1,8 +1,8 @@
 """ComfyUI's VAE, CLIP and CLIP_VISION sockets as the engine's LatentCodec, TextEncoder and ImageEncoder.
 
-Returned tensors are ordinary ones: nodes run under torch.inference_mode, and an inference tensor cannot be written
-later. The identity of an encoder comes from the graph where possible, so that none is loaded for it. The two prompts of
-every cache set are encoded once, through a lazy CLIP socket.
+Nodes run under torch.inference_mode, but returned tensors are no inference tensors, which could not be written later.
+The identity of an encoder comes from the graph if possible, so that the encoder need not be loaded. The two prompts of
+every cache set (empty and negative) are encoded once, through a lazy CLIP socket.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _END_TOKEN, _PADDING = 1, 0  # of umT5; the end token is </s>
 
 
 class ComfyVae:
-    """A VAE socket. Raises ConfigError for a VAE that is not the model's."""
+    """A VAE socket. Raises ConfigError for a VAE that does not belong to the model."""
 
     def __init__(self, vae: Any, identity: str, space: LatentSpace) -> None:
         channels = getattr(vae, "latent_channels", None)
@@ -56,18 +56,19 @@ class ComfyVae:
         self.space = space
 
     def encode(self, pixels: Tensor) -> Tensor:
-        """One clip (F, H, W, 3) float32 in [0, 1], F = 4n+1, to its normalised latent (C, F', h, w) float32, CPU."""
-        # One clip at a time: of a batch of videos ComfyUI crops the wrong axis, which loses frames.
+        """Returns the normalised latent (C, F', h, w) float32 on the CPU of a clip (F, H, W, 3) float32 in [0, 1],
+        F = 4n+1."""
+        # One clip at a time, because ComfyUI crops the wrong axis of a batch of videos, and loses frames.
         raw = self._vae.encode(pixels[:, :, :, :3])
         return ordinary(self.space.normalise(raw[0].cpu()))
 
     def decode(self, latent: Tensor) -> Tensor:
-        """A normalised latent (C, F', h, w) to pixels (F, H, W, 3) float32 in [0, 1] on the CPU."""
+        """Returns the pixels (F, H, W, 3) float32 in [0, 1] on the CPU of a normalised latent (C, F', h, w)."""
         pixels = self._vae.decode(self.space.denormalise(latent)[None])
         return ordinary(pixels.reshape(-1, *pixels.shape[-3:]).clamp(0, 1))
 
     def fits(self, latent: Tensor) -> bool:
-        """Returns whether decoding `latent` fits into the free memory of the VAE's device, with a tenth to spare."""
+        """Returns whether decoding `latent` fits into the free memory of the VAE's device, with a margin of 10 %."""
         device = self._vae.device
         if mm.is_device_cpu(device):
             return True
@@ -84,11 +85,11 @@ class ComfyTextEncoder:
         self.identity = identity
 
     def encode(self, text: str) -> Tensor:
-        """The features (L, 4096) float32 of one prompt, trimmed to its real tokens (L <= 512), on the CPU."""
+        """Returns the features (L, 4096) float32 on the CPU of one prompt, without padding, L <= 512."""
         tokens = self._row(text)
-        if len(tokens) > TEXT_LENGTH:  # the official tokenizer keeps the end token when it cuts
+        if len(tokens) > TEXT_LENGTH:  # as the official tokenizer, which keeps the end token when it truncates
             tokens = [*tokens[: TEXT_LENGTH - 1], (_END_TOKEN, 1.0)]
-        # ComfyUI pads to no more than the text needs; the official pipeline encodes 512 tokens, padding masked.
+        # The official pipeline encodes 512 tokens with masked padding; ComfyUI pads less.
         padded = [*tokens, *[(_PADDING, 1.0)] * (TEXT_LENGTH - len(tokens))]
         features = self._clip.encode_from_tokens_scheduled({"umt5xxl": [padded]})[0][0]
         if features.ndim != 3 or features.shape[-1] != TEXT_WIDTH:
@@ -96,18 +97,18 @@ class ComfyTextEncoder:
         return ordinary(features[0, : len(tokens)])
 
     def count_tokens(self, text: str) -> int:
-        """Counts the tokens of `text` before it is cut, its end token included."""
+        """Returns the number of tokens of `text` before truncation, with the end token."""
         return len(self._row(text))
 
     def _row(self, text: str) -> list[Any]:
-        """Returns (token, weight) of every real token."""
-        # Captions are prose: a bracket is a bracket, not ComfyUI's emphasis.
+        """Returns (token, weight) of every token, without padding."""
+        # Parentheses in captions are literal, not ComfyUI's emphasis.
         literal = text.replace("(", "\\(").replace(")", "\\)")
         found = self._clip.tokenize(literal)
         if list(found) != ["umt5xxl"]:
             raise _not_umt5()
         row = found["umt5xxl"][0]
-        # A token may be an embedding tensor, which has no truth value against 0.
+        # A token may be an embedding tensor, which cannot be compared with 0.
         real = (i + 1 for i, (token, *_) in enumerate(row) if not isinstance(token, int) or token != _PADDING)
         return row[: max(real, default=1)]
 
@@ -120,7 +121,7 @@ class ComfyImageEncoder:
         self.identity = identity
 
     def encode(self, pixels: Tensor) -> Tensor:
-        """The tokens (257, 1280) float32 of one image (H, W, 3) float32 in [0, 1], on the CPU."""
+        """Returns the tokens (257, 1280) float32 on the CPU of one image (H, W, 3) float32 in [0, 1]."""
         output = self._vision.encode_image(pixels[None], crop=False)
         tokens = output["penultimate_hidden_states"]
         if tuple(tokens.shape) != (1, *_IMAGE_TOKENS):
@@ -134,7 +135,7 @@ class ComfyImageEncoder:
 
 
 def _unlike_wans(vae: Any, space: LatentSpace) -> str:
-    """Returns why a VAE is not Wan's; empty where it is. Others have latents of the same shape with other values."""
+    """Returns why a VAE is not Wan's, or "". Others may have latents of the same shape with other values."""
     part = getattr(vae, "first_stage_model", None)
     for holder in ("_orig_mod", "module"):  # wrappers of torch.compile and DataParallel
         part = getattr(part, holder, part)
@@ -156,20 +157,20 @@ def _not_umt5() -> ConfigError:
 
 
 def ordinary(tensor: Tensor) -> Tensor:
-    """Returns a float32 copy on the CPU that is no inference tensor, so that it can be written later."""
+    """Returns a float32 copy on the CPU that is no inference tensor."""
     with torch.inference_mode(False):
         return tensor.float().cpu().clone()
 
 
 _hashed: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 _loaded_as: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
-"""encoder object -> identity of its file when it was first seen"""
+"""encoder object -> identity of its file at first use"""
 
 
 def encoder_identity(dynprompt: Any, node_id: str, socket: str, loaded: Any, cache: LatentCache) -> str | None:
-    """Returns the identity of the encoder linked to `socket`; None where it takes the loaded object and there is none.
+    """Returns the identity of the encoder linked to `socket`; None where that needs the loaded object, and it is None.
 
-    Raises ConfigError for a file that was replaced after its loader had read it: ComfyUI keeps the loaded object.
+    Raises ConfigError for a file that was replaced after its loader had read it, because ComfyUI keeps the old object.
     """
     found = _from_graph(dynprompt, node_id, socket, cache)
     if found is not None:
@@ -179,7 +180,7 @@ def encoder_identity(dynprompt: Any, node_id: str, socket: str, loaded: Any, cac
                 "encode. Free ComfyUI's node cache or start it again, then press Run."
             )
         return found
-    # Not from a core loader: hashed weight by weight, once for each object.
+    # Without a core loader, the weights are hashed, once for each object.
     if loaded is not None and loaded not in _hashed:
         _hashed[loaded] = _hash_weights(loaded)
     return _hashed[loaded] if loaded is not None else None
@@ -219,7 +220,7 @@ def _file_identity(kind: str, name: object, cache: LatentCache) -> str | None:
 
 def _hash_weights(encoder: Any) -> str:
     """Returns a hash of weights and patches of an encoder object."""
-    holders = ("first_stage_model", "cond_stage_model", "model")  # of a VAE, a CLIP, a CLIP vision encoder
+    holders = ("first_stage_model", "cond_stage_model", "model")  # VAE, CLIP, CLIP vision encoder
     model = next(part for name in holders if (part := getattr(encoder, name, None)) is not None)
     digest = hashlib.sha256(type(model).__name__.encode())
     patcher = encoder.patcher
@@ -236,7 +237,7 @@ _PROMPTS = {"empty": "", "negative": DEFAULT_NEGATIVE_PROMPT}
 
 
 def wants_clip(hidden: Any, clip: Any, names: list[str], cache: LatentCache) -> bool:
-    """Returns whether the encoder at `clip` must be loaded for these prompts ("empty", "negative")."""
+    """Returns whether the encoder at `clip` must be loaded to encode the prompts `names` ("empty", "negative")."""
     if clip is not None or not names or not _is_wired(hidden):
         return False
     identity = _identity(hidden, None, cache)
@@ -244,7 +245,7 @@ def wants_clip(hidden: Any, clip: Any, names: list[str], cache: LatentCache) -> 
 
 
 def prompt_key(hidden: Any, clip: Any, name: str, cache: LatentCache) -> str:
-    """Returns the cache key of one of the two prompts, encoded on a miss. Raises ConfigError without a CLIP."""
+    """Returns the cache key of the prompt `name`, which is encoded on a miss. Raises ConfigError without a CLIP."""
     identity = _identity(hidden, clip, cache)
     if identity is None:
         raise ConfigError(
@@ -258,7 +259,7 @@ def prompt_key(hidden: Any, clip: Any, name: str, cache: LatentCache) -> str:
 
 
 def _identity(hidden: Any, clip: Any, cache: LatentCache) -> str | None:
-    """Returns the identity of the linked CLIP; None without a link, or where it takes the loaded object."""
+    """Returns the identity of the linked CLIP; None without a link, or where `encoder_identity` is None."""
     if not _is_wired(hidden):
         return None
     return encoder_identity(hidden.dynprompt, hidden.unique_id, "clip", clip, cache)

@@ -1,4 +1,4 @@
-"""Start and end pictures of image-to-video previews: stored in the cache, and encoded by the node that has a VAE."""
+"""Start and end pictures of image-to-video previews: stores them in the cache, and encodes them with a node's VAE."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _GREY = 0.5
 
 
 def keep_picture(cache: LatentCache, image: Tensor | None, place: int) -> str:
-    """Stores frame `place` of an IMAGE (F, H, W, C) in the cache. Returns its name, "" for no image."""
+    """Stores frame `place` of an IMAGE (F, H, W, C) in the cache; returns its name, or "" without an image."""
     return "" if image is None else write_picture(cache.root, image[place, :, :, :3])
 
 
@@ -38,7 +38,7 @@ def vision_tokens_key(pictures: list[str], vision_identity: str) -> str:
 
 
 def write_vision_tokens(cache: LatentCache, key: str, pictures: list[str], encoder: ComfyImageEncoder) -> None:
-    """Encode stored pictures uncropped and at their own size, as ComfyUI's CLIPVisionEncode with crop "none"."""
+    """Encode stored pictures uncropped, at their own size, like ComfyUI's CLIPVisionEncode with crop "none"."""
     tokens = torch.cat([encoder.encode(read_picture(cache.root, name)) for name in pictures])
     cache.write_condition(key, {"image_tokens": tokens}, "the start image")
 
@@ -46,7 +46,7 @@ def write_vision_tokens(cache: LatentCache, key: str, pictures: list[str], encod
 def encode_start_images(
     config: SampleConfig, cache: LatentCache, cache_set: CacheSet, variant: WanVariant, codec: ComfyVae
 ) -> SampleConfig:
-    """Returns `config` with the cache keys of its pictures at the size of each clip, encoded on a miss."""
+    """Returns `config` with the cache keys of its pictures in the size of each clip; encodes them on a miss."""
     if not (config.start_image or config.end_image):
         return config
     own: list[PreviewPrompt] = []

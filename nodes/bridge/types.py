@@ -28,13 +28,13 @@ WanRun = io.Custom("WAN_RUN")
 
 @dataclass(frozen=True)
 class ModelHandle:
-    """A WAN_TRAIN_MODEL: the plan, and facts from the file's header (of a pair, the high-noise file's)."""
+    """A WAN_TRAIN_MODEL: the model plan, and facts from the file's header (for a pair, the high-noise file)."""
 
     plan: ModelPlan
     variant: WanVariant
     compute_dtype: torch.dtype
     quantization: str
-    """how the file stores its linears; "none" where it is not quantized"""
+    """quantization of the file's linears; "none": not quantized"""
     base_precision: str = "as in file"
     """the widget base_precision; the plan has the resolved value"""
 
@@ -52,7 +52,7 @@ class CacheHandle:
     cache_set: CacheSet
     report: EncodingReport
     prompt_id: str
-    """the queue entry that encoded it; for a later one all entries are cache hits"""
+    """the queue entry that encoded it; in later ones all entries are cache hits"""
 
     def __repr__(self) -> str:  # short: core nodes such as Preview Any show it
         return f"<cache of {len(self.cache_set.items)} items, {self.fingerprint[:12]}>"
@@ -70,7 +70,7 @@ class SettingsHandle:
     def run_name(self, name: str) -> str:
         """Returns `name` followed by the values of a sweep."""
         words = [f"{key}_{value:g}" if isinstance(value, float) else f"{key}_{value}" for key, value in self.swept]
-        return "_".join([name, *(word.replace("+", "") for word in words)])  # 1e+06: no folder name has a plus
+        return "_".join([name, *(word.replace("+", "") for word in words)])  # 1e+06 becomes 1e06
 
     def __repr__(self) -> str:
         return f"<training settings, batch_size {dict(self.train).get('batch_size')}>"

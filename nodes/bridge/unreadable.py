@@ -1,8 +1,8 @@
-"""Values of number widgets that are no numbers, such as steps "abc": hidden from ComfyUI until our node refuses them.
+"""Replaces values of number widgets that are no numbers, such as steps "abc", until our node refuses them.
 
-ComfyUI converts these values before it calls a node. Where that fails it drops the node and the nodes behind it, runs
-the other outputs, and reports a success in which nothing was trained. So such a value passes as a number far outside of
-every range, and the node names the original value when it runs.
+ComfyUI converts these values before it calls a node. Where that fails, it drops the node and the nodes after it, runs
+the other outputs, and reports success, although nothing was trained. Such a value is therefore replaced by a number far
+outside of every range, and the node names the original value when it runs.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from ...wan_core.errors import ConfigError
 
 _KINDS = {"INT": int, "FLOAT": float}
 _FIRST = -(10**15)
-"""an integer that a float holds exactly, far below the minimum of any widget"""
+"""integer far below the minimum of any widget, which a float represents exactly"""
 _KEPT = 1000
 _texts: OrderedDict[int, str] = OrderedDict()
 """stand-in number -> original value"""
 
 
 def with_readable_numbers(body: Any, schemas: Mapping[str, Any]) -> Any:
-    """Returns the body of POST /prompt with stand-ins for values that are no numbers, in the nodes of `schemas`."""
+    """Returns the body of POST /prompt with stand-in numbers for values that are no numbers, in nodes of `schemas`."""
     prompt = cast("dict[str, Any]", body).get("prompt") if isinstance(body, dict) else None
     for node in prompt.values() if isinstance(prompt, dict) else ():
         kind = schemas.get(str(node.get("class_type"))) if isinstance(node, dict) else None

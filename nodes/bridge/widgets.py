@@ -1,9 +1,9 @@
 """Inputs of the pack's nodes: with a default, a tooltip, and optional in API JSON.
 
-ComfyUI calls a required input without a value "missing" even when it has a default, and 0.3.75 does not check the
-value of a COMBO; so widgets are declared optional, and `one_of` and `check_menus` check them.
+ComfyUI refuses a required input without a value even when it has a default, and 0.3.75 does not check the value of a
+COMBO. Widgets are therefore declared optional, and checked by `one_of` and `check_menus`.
 
-`widget` makes the input of a setting from its field; the other makers are for inputs that belong to a node alone.
+`widget` makes the input of a setting from its field; the other functions make inputs of a single node.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _MODEL_WORD = re.compile(r"[a-z]*2v|vace|fun|animate|camera|control|high|low|\d+
 
 
 def widget(config: type[Config], name: str, **own: Any) -> io.Input:
-    """Returns the widget of a setting; `own` overrides default, tooltip or options, and adds keywords of the input."""
+    """Returns the widget of a setting. `own`: another default, tooltip or options, and more keywords of the input."""
     known = settings_of(config)[name]
     made = _shown(known, known.called or name, **own)
-    if known.group:  # the page's button that shows it
+    if known.group:  # the page shows it by the button of this group
         made.extra_dict["wan_group"] = known.group
     return made
 
@@ -50,9 +50,9 @@ def _shown(known: Setting, name: str, **own: Any) -> io.Input:
 
 
 def advanced(*inputs: io.Input) -> list[io.Input]:
-    """Returns inputs, marked as advanced: the page shows them on request.
+    """Returns `inputs` marked as advanced, which the page shows on request.
 
-    The schema of ComfyUI 0.3.75 has no argument for the mark, so it is an extra option, which 0.33 reads as its own.
+    The schema of ComfyUI 0.3.75 has no argument for this, so the mark is an extra option, which 0.33 reads too.
     """
     for made in inputs:
         made.extra_dict["advanced"] = True
@@ -60,7 +60,7 @@ def advanced(*inputs: io.Input) -> list[io.Input]:
 
 
 def listed(values: Sequence[object]) -> str:
-    """Returns values as the text of a widget: numbers with commas, texts a line each."""
+    """Returns values as the text of a widget: numbers separated by commas, texts by line breaks."""
     if all(isinstance(value, int | float) for value in values):
         return ", ".join(f"{value:g}" for value in values)
     return "\n".join(map(str, values))
@@ -80,7 +80,7 @@ def whole(name: str, default: int, low: int, high: int, tooltip: str, step: int 
 def number(
     name: str, default: float, low: float, high: float, tooltip: str, step: float = 0.01, **more: Any
 ) -> io.Input:
-    # round=1e-9: by default the page rounds to `step`, which makes 0 of 5e-7.
+    # round=1e-9, because by default the page rounds to `step`, and 5e-7 would become 0.
     return io.Float.Input(
         name, optional=True, default=default, min=low, max=high, step=step, round=1e-9, tooltip=tooltip, **more
     )
@@ -97,7 +97,7 @@ def flag(name: str, default: bool, tooltip: str) -> io.Input:
 
 
 def combo(name: str, options: list[str], tooltip: str, default: str | None = None) -> io.Input:
-    """A COMBO widget; the default is the first option."""
+    """Returns a COMBO widget; without `default`, the first option is the default."""
     options = options or [""]  # the page shows "undefined" for a menu without options
     first = default if default is not None else options[0]
     return io.Combo.Input(name, options=options, optional=True, default=first, tooltip=tooltip)
@@ -120,16 +120,18 @@ def _says_nothing(cls: type[io.ComfyNode], **_: object) -> bool:
 
 
 judged_when_it_runs: Any = classmethod(_says_nothing)
-"""validate_inputs of a node that only a training reads: the node checks its widgets itself, when it runs.
+"""validate_inputs of nodes for training, which check their widgets when they run
 
-Where ComfyUI refuses a node it still runs the outputs that do not need it, such as a dataset, and reports a success in
-which nothing was trained. An exception of a running node fails the prompt.
+Where ComfyUI refuses a node, it still runs outputs that do not need it, such as a dataset, and reports success,
+although nothing was trained. An exception of a running node fails the prompt.
 """
 
 
 def file_of(name: str, value: str, known: list[str], kind: str) -> str:
-    """Returns `value` if it is one of the `known` model files. Raises ConfigError naming its folder, and the nearest
-    name with the same words for a model; a word that is misspelled may be missing in `value`."""
+    """Returns `value` if it is one of the `known` model files.
+
+    Raises ConfigError with the folder and the nearest name that has at least the model words of `value`.
+    """
     if value not in known:
         asked = str(value)[:200]
         same = [one for one in known if _model_words(one) >= _model_words(asked)]
@@ -156,7 +158,7 @@ def comfyui_checks_menus() -> bool:
 
 
 def searched_as(*words: str) -> dict[str, Any]:
-    """Returns keywords of `io.Schema` by which the page's search finds a node; empty before ComfyUI 0.10."""
+    """Returns keywords of `io.Schema` for the page's search; {} before ComfyUI 0.10."""
     return {"search_aliases": list(words)} if comfyui_checks_menus() else {}
 
 

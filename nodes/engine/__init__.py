@@ -1,1 +1,1 @@
-"""The engine process as ComfyUI sees it: started, followed and ended."""
+"""Starts, follows and ends the engine process from ComfyUI."""

@@ -1,7 +1,7 @@
-"""The runs that train in this ComfyUI, by run id, and the buttons that steer them.
+"""The runs that train in this ComfyUI, by run id, and their buttons.
 
-Written by the thread that executes TrainLoRA; read and pressed by the routes. A press before the worker has started is
-kept and sent to it.
+The thread that executes TrainLoRA writes them; the routes read them and press buttons. A press before the worker has
+started is kept, and sent later.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class LiveRun:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def press(self, button: str) -> None:
-        """Sends stop, save, sample or profile to the worker, or keeps it once until there is one."""
+        """Send stop, save, sample or profile to the worker, or keep it once until there is a worker."""
         with self._lock:
             if button == "stop":
                 self.stop_pressed = True
@@ -49,7 +49,7 @@ class LiveRun:
 
     @contextlib.contextmanager
     def listening(self, worker: Listener) -> Iterator[None]:
-        """Sends kept and new presses to `worker` inside."""
+        """Inside, kept and new presses are sent to `worker`."""
         with self._lock:
             self._worker, waiting = worker, self._waiting
             self._waiting = []
@@ -82,7 +82,7 @@ class LiveRuns:
 
     @contextlib.contextmanager
     def used(self, run_id: str) -> Iterator[None]:
-        """Marks a run as read or written by a worker inside, so that deleting it is refused."""
+        """Inside, a worker reads or writes the run, so deleting it is refused."""
         with self._lock:
             self._used.append(run_id)
         try:

@@ -1,4 +1,4 @@
-"""A process of the engine as the system sees it: command line, environment, start, kill, host memory and log file."""
+"""The operating system's side of an engine process: command line, environment, start, kill, host memory, log file."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ _ASYNC = re.compile(r"(^|,)\s*backend\s*:\s*cudaMallocAsync\s*(?=,|$)")
 
 
 def worker_environment(outside: Mapping[str, str]) -> dict[str, str]:
-    """Returns `outside` for an engine process: with the user's own allocator settings, without ComfyUI's."""
+    """Returns the environment `outside` for an engine process, without ComfyUI's allocator settings."""
     found = dict(outside)
     for name in ALLOCATOR:  # ComfyUI adds backend:cudaMallocAsync, which suits sampling but not training
         kept = _ASYNC.sub("", found.pop(name, "")).strip(" ,")
         if kept:
             found[name] = kept
-    # Absolute, as the process works in the folder of a run, and Python imports from PYTHONPATH before our code runs.
+    # Absolute paths, because the process runs in the folder of a run, and Python uses PYTHONPATH before our code.
     if folders := found.pop(_PYTHONPATH, ""):
         found[_PYTHONPATH] = os.pathsep.join(os.path.abspath(path) for path in folders.split(os.pathsep) if path)
-    if os.name == "nt":  # otherwise Windows searches the run's folder first for a compiler
+    if os.name == "nt":  # else Windows would search the run's folder first for a compiler
         found["NoDefaultCurrentDirectoryInExePath"] = "1"
     return found
 
@@ -51,7 +51,7 @@ def start_process(
     command: Sequence[str], folder: Path, environment: Mapping[str, str], stderr: IO[bytes]
 ) -> subprocess.Popen[bytes]:
     """Starts a process in `folder` and a group of its own, with pipes to its stdin and from its stdout."""
-    # Popen's pipes are not inherited by other children, so the process sees its stdin close when this process dies.
+    # Other children do not inherit Popen's pipes, so stdin of the process closes when this process dies.
     return subprocess.Popen(
         list(command),
         cwd=folder,
@@ -67,7 +67,7 @@ def start_process(
 def signal_tree(process: subprocess.Popen[bytes], *, force: bool) -> None:
     """Terminates a process and its children; kills them with `force`, and always on Windows."""
     if os.name == "nt":
-        # A process without a console window receives no signal on Windows: taskkill without /F would change nothing.
+        # On Windows, a process without a console window receives no signal, so only taskkill with /F ends it.
         subprocess.run(
             ["taskkill", "/F", "/T", "/PID", str(process.pid)],
             capture_output=True,
@@ -94,7 +94,7 @@ def log_tail(log: Path, most: int, start: int = 0) -> str:
             begins = max(start, end - most, 0)
             file.seek(begins)
             read = file.read(most)
-            if begins > start:  # most likely within a line
+            if begins > start:  # probably in the middle of a line
                 read = read.partition(b"\n")[2] or read
             return read.decode("utf-8", "replace")
     except (OSError, FileError):
@@ -109,25 +109,25 @@ def without_noise(text: str) -> list[str]:
 _EVERY_S = 2.0
 _GIB = 1 << 30
 _JUST_STARTED = 64 << 20
-"""bytes: a Python process before its imports holds less, which says nothing about its end"""
+"""bytes below which a Python process has not yet imported its libraries"""
 _SHORT = 0.1
-"""share of host memory: with less free, the system may have killed the process"""
+"""free share of host memory below which the system may have killed the process"""
 
 
 class HostWatch:
-    """Samples the host memory of a process tree, because a process that the system has killed cannot report it."""
+    """Samples the host memory of a process tree, because a killed process cannot report it."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self._next = 0.0
         self.in_words = ""
-        """the last measurement"""
+        """last measurement, in words"""
         self.was_full = True
-        """whether little was free then; True before the first measurement"""
+        """whether host memory was nearly full at the last measurement; True before the first"""
         self.look()
 
     def look(self) -> None:
-        """Measure, every two seconds at most."""
+        """Measure, at most every two seconds."""
         now = time.monotonic()
         if now < self._next:
             return

@@ -1,6 +1,6 @@
-"""The trainings of the running queue entry, so that they can be refused before clips are encoded.
+"""The trainings of the running queue entry, which are checked before clips are encoded.
 
-TrainLoRA requests its cache last (`check_lazy_status`): by then its model, settings and widgets are known, and the node
+TrainLoRA requests its cache last (`check_lazy_status`): then its model, settings and widgets are known, and the node
 that encodes has not started.
 """
 
@@ -37,7 +37,7 @@ class RequestedTraining:
     def check(self, clips: CacheSet) -> None:
         """Raises OutOfMemory where training on `clips` does not fit, ConfigError where their number is too small."""
         requested = replace(self, train=with_clip_values(self.train, clips, self.plan.placement.batches))
-        for expert in requested.train.experts:  # they take turns on the device, so each must fit alone
+        for expert in requested.train.experts:  # experts take turns on the device, so each must fit alone
             try:
                 plan = plan_here(requested.job(expert, clips), idle_bytes())
             except WanTrainerError:
@@ -49,7 +49,7 @@ class RequestedTraining:
                 plan.check()
 
     def sized(self, clips: CacheSet) -> SampleConfig | None:
-        """Returns the previews' settings, where requested with the template's size and as many frames as fit."""
+        """Returns the preview settings; if these request the template's size, with that and as many frames as fit."""
         config = self.preview
         if config is None or config.preview_size != AS_TEMPLATE or not self.train.preview_every_n_steps:
             return config
@@ -75,12 +75,12 @@ class RequestedTraining:
             plan = plan_here(job, idle_bytes())
             found = plan and plan.job.preview
             if not found or not job.preview or found.latent_height != job.preview.latent_height:
-                return config  # not even one frame of that size fits
+                return config  # no frame of that size fits
             frames.append(found.latent_frames)
         return replace(wanted, num_frames=variant.num_frames(min(frames)))
 
     def job(self, expert: str, clips: CacheSet) -> Workload:
-        """Returns the planner's job of one expert on these clips."""
+        """Returns the workload of one expert on these clips."""
         roots, train = folders.roots(), settings_of_expert(self.train, expert)
         plan = self.plan.of_expert(expert, roots)
         lora = self.lora if expert != EXPERTS[1] else self.lora.with_rank(self.train.low_noise_rank or self.lora.rank)

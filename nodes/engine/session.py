@@ -1,4 +1,4 @@
-"""One engine process from start to end, as a node runs it: free the GPU, follow events, decode previews, end."""
+"""Runs one engine process from a node: free the GPU, follow events, decode previews."""
 
 from __future__ import annotations
 
@@ -43,9 +43,10 @@ def run_engine(
     on_event: Callable[[Event], None],
     live: LiveRun | None = None,
 ) -> Ending:
-    """Runs `command` on a run directory to its end, steered by the buttons of `live`.
+    """Runs the engine's `command` on a run directory to its end, with the buttons of `live`.
 
-    Returns where it is done, stopped or cancelled. Raises OutOfMemory or TrainingError for any other end.
+    Returns the ending of a process that is done, stopped or cancelled. Raises OutOfMemory or TrainingError for any
+    other end.
     """
     progress.on_event(Stage(stage="start"))
     free_comfyui_memory()
@@ -72,11 +73,11 @@ def run_engine(
 
 
 def free_comfyui_memory() -> None:
-    """Frees ComfyUI's models from every GPU, and from RAM what no node waits for; ComfyUI loads them again."""
-    release_idle_models()  # first: unloading from a GPU offloads to RAM
+    """Unload ComfyUI's models from every GPU, and from RAM those that no node waits for; ComfyUI loads them again."""
+    release_idle_models()  # first, because unloading from a GPU offloads to RAM
     mm.unload_all_models()
-    # That covers only ComfyUI's own device. Other devices only where they hold a model: any call would create a CUDA
-    # context of some hundred MiB on a card that ComfyUI does not use.
+    # That covers only ComfyUI's main device. On a card without a model, any call would create a CUDA context of some
+    # hundred MiB.
     for device in {loaded.device for loaded in mm.current_loaded_models if is_gpu(loaded.device)}:
         mm.free_memory(1e30, device)
     gc.collect()
@@ -84,7 +85,7 @@ def free_comfyui_memory() -> None:
 
 
 class PreviewDecoder:
-    """Turns preview latents into video files with ComfyUI's VAE; the video encoder runs in a child process."""
+    """Decodes preview latents with ComfyUI's VAE and writes video files; the video encoder is a child process."""
 
     def __init__(
         self,
@@ -95,11 +96,11 @@ class PreviewDecoder:
         *,
         metadata: Mapping[str, str] | None = None,
     ) -> None:
-        """`on_clip(sample_id, frames)` gets each decoded clip and measures it; files contain `metadata`."""
+        """`on_clip(sample_id, frames)`: receives and measures each decoded clip. `metadata`: written into files."""
         self._codec, self._directory, self._fps, self._on_clip = codec, directory, fps, on_clip
         self._metadata = metadata
         self._bases: dict[str, NDArray[np.uint8]] = {}
-        """previews of step 0 by prompt, to which later ones are compared; empty in a resumed run"""
+        """prompt -> preview of step 0, to which later previews are compared; empty in a resumed run"""
 
     def answer(self, event: DecodeWanted, show: Callable[[Image.Image], None]) -> dict[str, Any]:
         """Returns the values of the command `decoded`: a file with its measures, or needs_room."""
@@ -128,7 +129,7 @@ class PreviewDecoder:
 def _answer(
     event: DecodeWanted, decoder: PreviewDecoder | None, progress: NodeProgress, button: CancelButton
 ) -> dict[str, Any]:
-    """Returns the values of `decoded`. Never raises: a preview that cannot be decoded is skipped."""
+    """Returns the values of the command `decoded`; an error becomes a value, so that the preview is skipped."""
     if decoder is None:
         return {"error": "no VAE is connected to Train Wan LoRA"}
     answer: dict[str, Any] = {"error": "Cancel was pressed"}
@@ -140,7 +141,7 @@ def _answer(
     except Exception as error:
         _log.exception("preview %s could not be decoded", event.sample_id)
         answer = {"error": f"{type(error).__name__}: {str(error)[:300]}"}
-    # After the except clause: an exception keeps the decoder's tensors alive.
+    # After the except clause, because an exception keeps the decoder's tensors alive.
     if "needs_room" not in answer and gpu_count():
-        free_comfyui_memory()  # the worker wants the GPU back
+        free_comfyui_memory()  # for the worker
     return answer

@@ -1,6 +1,6 @@
-"""The engine process of a run: started, sent commands, read for events, and stopped by command, signal and kill.
+"""The engine process of a run: starts it, sends commands, reads events, and stops it by command, signal and kill.
 
-Independent of ComfyUI: the caller of `follow` acts on the events.
+Independent of ComfyUI; the caller of `follow` handles the events.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ _KILLED = (-9, 137)
 
 @dataclass(frozen=True)
 class Patience:
-    """The seconds that each way of stopping is given."""
+    """The seconds to wait for each way of stopping."""
 
     command_s: float = 30.0
     """between command and signal; at least two steps of the run"""
     terminate_s: float = 5.0
     """between signal and kill; on Windows the signal kills already"""
     poll_s: float = 0.1
-    """between looks at the Cancel button"""
+    """between checks of the Cancel button"""
 
 
 @dataclass(frozen=True)
@@ -62,18 +62,18 @@ class Ending:
 
     exit_code: int
     cancelled: bool
-    """by a press of Cancel"""
+    """whether Cancel was pressed"""
     killed: bool
-    """after no reaction to command and signal, or by a second press"""
+    """whether it was killed, after no reaction to command and signal, or by a second press"""
     finished: Finished | None
     failed: Failed | None
     log_tail: str
     memory: str = ""
     """last measurement of host memory: "it held 3.1 GiB ..."; "" where it could not be measured"""
     was_full: bool = True
-    """whether host memory was nearly full then; True also where it could not be measured"""
+    """whether host memory was nearly full at that time; True also where it could not be measured"""
     held: str = ""
-    """host memory that ComfyUI holds: "9.4 GiB (WanTEModel 6.7 ...)"; "" where that is little or not known"""
+    """host memory that ComfyUI holds: "9.4 GiB (WanTEModel 6.7 ...)"; "" for little or an unknown amount"""
 
     def sentence(self) -> str:
         """Returns the reason of an unexpected end, for the user."""
@@ -94,7 +94,7 @@ class Ending:
 
 
 def _opened_log(log: Path) -> tuple[Path, BinaryIO]:
-    """Opens the log, or `NEXT_LOG` next to it while another program holds the log."""
+    """Returns the opened log and its path; NEXT_LOG in the same folder while another program holds the log."""
     try:
         return log, open_append(log)
     except OSError as error:
@@ -123,7 +123,7 @@ class Worker:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Kills the process where it still runs."""
+        """Kill the process if it still runs."""
         if self.process.poll() is None:
             self.kill()
         self._reader.join(5)
@@ -133,7 +133,7 @@ class Worker:
                     pipe.close()
 
     def send(self, command: str, **values: Any) -> None:
-        """Sends one command. An ended process is no error."""
+        """Send one command; does nothing after the process has ended."""
         assert self.process.stdin is not None
         line = json.dumps({"command": command, **values}, ensure_ascii=True) + "\n"
         with self._sending, contextlib.suppress(OSError, ValueError):
@@ -141,7 +141,7 @@ class Worker:
             self.process.stdin.flush()
 
     def events(self, wait_s: float) -> Iterator[Event]:
-        """Yields the events so far, waiting at most `wait_s` for the first."""
+        """Yields the received events, waiting at most `wait_s` for the first."""
         with contextlib.suppress(queue.Empty):
             event = self._events.get(timeout=wait_s)
             while event is not None:
@@ -236,7 +236,7 @@ class _Stopping:
         self.worker.send("stop", reason="Cancel was pressed")
 
     def tick(self) -> None:
-        """Escalate once where the time of the last step is over."""
+        """Go one way of stopping further, if the time of the last one is over."""
         if not self.pressed or self.killed or time.monotonic() < self._deadline:
             return
         if self._terminated:
@@ -247,7 +247,7 @@ class _Stopping:
         self.worker.terminate()
 
     def wait_for_reader(self) -> bool:
-        """Returns whether to wait for the last lines of an ended process, five seconds at most."""
+        """Returns whether to wait for the last lines of an ended process, at most five seconds."""
         now = time.monotonic()
         self._reader_deadline = self._reader_deadline or now + 5  # a grandchild can hold the pipe open
         return now < self._reader_deadline

@@ -1,6 +1,6 @@
-"""HTTP under /wan_trainer/: the page and API clients read and change runs and scans.
+"""The HTTP routes under /wan_trainer/, by which the page and API clients read and change runs and scans.
 
-State is kept in the run's folder only, so a restarted server, a second client and a reloaded page see the same.
+All state is in the run's folder, so a restarted server, a second client and a reloaded page see the same.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MARK = "wan_trainer_routes"
 def register_routes(taken: TakenIds, nodes: Mapping[str, type[io.ComfyNode]]) -> bool:
     """Adds the routes to the running ComfyUI, once. Returns False without a server (tests, tools that list nodes).
 
-    `nodes`: the node classes by id, which turn widgets into plans.
+    `nodes`: node id -> class, for plans from widgets.
     """
     module = sys.modules.get("server")
     server = getattr(getattr(module, "PromptServer", None), "instance", None)
@@ -58,7 +58,7 @@ def register_routes(taken: TakenIds, nodes: Mapping[str, type[io.ComfyNode]]) ->
 
 
 def _checking(nodes: Mapping[str, type[io.ComfyNode]], taken: TakenIds) -> dict[str, type[io.ComfyNode]]:
-    """Returns the nodes that check their numbers themselves, by each id that is registered for them."""
+    """Returns id -> class of nodes that check numbers themselves, for each of their registered ids."""
     node_id = "TrainLoRA"
     ids = [PREFIX + node_id] if node_id in taken.by_pack() else [node_id, PREFIX + node_id]
     return dict.fromkeys(ids, nodes[node_id])
@@ -71,7 +71,7 @@ def _warn(text: str) -> None:
 
 
 def _known_hosts() -> list[str]:
-    """Returns the names of this server: those in hosts.json, which only a person edits, and the computer's."""
+    """Returns the names of this server: those in hosts.json, which only the user edits, and the computer's name."""
     own = socket.gethostname()
     file = folders.user_hosts_file()
     try:

@@ -33,8 +33,8 @@ HEADERS = {
 async def in_thread(call: Callable[..., T], *arguments: object) -> T:
     """Returns the result of `call` in a thread.
 
-    Raises RuntimeError in place of StopIteration, with which the future would never complete, and of SystemExit, which
-    would end the server.
+    Raises RuntimeError instead of StopIteration, which would leave the future incomplete, and instead of SystemExit,
+    which would end the server.
     """
 
     def caught() -> T:
@@ -51,15 +51,15 @@ class Doors:
     """The checks of a request before its handler."""
 
     known_hosts: Callable[[], Collection[str]]
-    """names of this server that are no address"""
+    """names of this server that are no IP address"""
 
     def to_read(self, handler: Handler) -> Handler:
-        """Wraps `handler` so that only requests with a known Host header reach it."""
+        """Returns `handler` behind a check of the Host header."""
 
         async def read(request: web.Request) -> web.StreamResponse:
             try:
                 check_host(request.headers)
-            except Refused:  # the list is a file, read only where an address or localhost is not enough
+            except Refused:  # only then is the file with names of this server read
                 check_host(request.headers, await in_thread(self.known_hosts))
             return await handler(request)
 
@@ -77,7 +77,7 @@ class Doors:
 
 
 def answering(handler: Handler) -> Handler:
-    """Wraps `handler` so that its refusals become JSON responses."""
+    """Returns `handler` with its refusals as JSON responses."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         try:
@@ -92,7 +92,7 @@ def answering(handler: Handler) -> Handler:
             raise  # a response of aiohttp
         except OSError as error:
             return as_json({"error": scrubbed(await in_thread(disk_sentence, error))}, 409)
-        except Exception as error:  # a bug of ours: the page shows it as one
+        except Exception as error:  # a bug of this pack; the page says so
             _log.exception("%s %s was not answered", request.method, request.path)
             return as_json({"error": f"{_BUG} ({type(error).__name__}). The server's log says more."}, 500)
 

@@ -18,9 +18,10 @@ _NO_SAMPLE = "There is no such sample."
 
 
 def _part_of(wanted: slice, size: int) -> range | None:
-    """Returns the bytes of a Range header in a file of `size`; None for the complete file, Refused(416) for no byte.
+    """Returns the bytes of a Range header in a file of `size` bytes; None: the complete file.
 
-    `wanted` as aiohttp parses it: (None, None), (first, end), (first, None) or (-last bytes, None).
+    `wanted`: as aiohttp parses it: (None, None), (first, end), (first, None) or (-last bytes, None). Raises
+    Refused(416) for an empty range.
     """
     if wanted.start is None and wanted.stop is None:
         return None
@@ -53,7 +54,7 @@ async def send_file(
         try:
             part = _part_of(request.http_range, size)
         except ValueError:
-            part = None  # an unknown unit of ranges: RFC 9110 lets a server ignore it
+            part = None  # RFC 9110 lets a server ignore an unknown range unit
         wanted = range(size) if part is None else part
         response = web.StreamResponse(
             status=200 if part is None else 206, headers={**headers, "Accept-Ranges": "bytes"}

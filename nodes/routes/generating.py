@@ -1,4 +1,4 @@
-"""The graph that generates with the LoRA of a run: what its files say of models, prompt, size and loaders."""
+"""The graph that generates with the LoRA of a run; models, prompt, size and loaders come from the run's files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .recorded import Data
 _VAES = {"wan2.1": "wan_2.1_vae.safetensors", "wan2.2": "wan2.2_vae.safetensors"}
 _TEXT_ENCODER = {"clip_name": "umt5_xxl_fp8_e4m3fn_scaled.safetensors", "type": "wan", "device": "default"}
 _WIDGETS = {"VAELoader": ("vae_name",), "CLIPLoader": ("clip_name", "type", "device"), "LoadImage": ("image",)}
-"""core node -> its widgets, as an older page does not name them in a workflow"""
+"""core node -> its widgets, for workflows of older pages, which lack these names"""
 _HIGH, _LOW = re.compile("high", re.IGNORECASE), re.compile("low", re.IGNORECASE)
 
 
@@ -75,7 +75,7 @@ def _generation(directory: Path, config: RunConfig, about: Data) -> Generation:
 
 
 def _models(config: RunConfig, variant: str) -> tuple[tuple[str, ...], str]:
-    """Returns the model files, high noise first, and that one of them whose name is guessed; "" for none."""
+    """Returns the model files, high noise first, and the guessed one among them; "" where none is guessed."""
     base, low = (file.partition(":")[2] for file in (config.model.base_file, config.model.low_noise_file))
     own = next((expert for expert in EXPERTS if variant.endswith(expert.replace("_", " "))), "")
     if low or not own:
@@ -91,7 +91,7 @@ def _models(config: RunConfig, variant: str) -> tuple[tuple[str, ...], str]:
 
 
 def _loras(use: list[Data], preview: SampleConfig, model: str, index: int) -> tuple[tuple[str, float], ...]:
-    """Returns names and strengths of the LoRAs on a model: frozen ones, the run's, those of its previews."""
+    """Returns names and strengths of the LoRAs on a model: frozen LoRAs, the run's own, and LoRAs of its previews."""
     own = [(one["lora"], float(one.get("strength", 1.0))) for one in use if one["model"] == model]
     theirs = [
         (one.low_noise_file, one.low_noise_strength) if index else (one.file, one.strength) for one in preview.loras
@@ -116,9 +116,9 @@ def _workflow(directory: Path) -> Any:
 
 
 def _loader(workflow: Any, kind: str) -> tuple[str, dict[str, Any]] | None:
-    """Returns class and widgets of the first node of a workflow that outputs `kind` and has no input; None without one.
+    """Returns class and widgets of the first node of a workflow that outputs `kind` and has no linked input, or None.
 
-    Of a graph of the queue API, which names no types, only core's loaders are known.
+    A graph of the queue API has no types, so only core's loaders are found in it.
     """
     if not isinstance(workflow, dict):
         return None

@@ -26,7 +26,7 @@ _PROXY_HEADERS = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via")
 class Refused(Exception):  # noqa: N818  not a failure of ours: an answer
     """A refused request: HTTP status and a sentence for the client, without paths of this machine.
 
-    With `values` the sentence is a translated template, as of WanTrainerError.
+    With `values`, the sentence is a template that is translated, as in WanTrainerError.
     """
 
     def __init__(self, status: int, sentence: str, **values: object) -> None:
@@ -86,8 +86,8 @@ def _one(headers: Headers, name: str) -> str:
 
 def check_host(headers: Headers, known_hosts: Collection[str] = ()) -> None:
     """Raises Refused(403) unless Host is an address, localhost or one of `known_hosts`."""
-    # No script can set Sec-Fetch-Site, and browsers send it to localhost and over TLS only, where a foreign name has no
-    # certificate for this server. So behind a TLS proxy every name is accepted.
+    # No script can set Sec-Fetch-Site, and browsers send it only to localhost and over TLS, where a foreign name has no
+    # certificate for this server. Every name is therefore accepted behind a TLS proxy.
     if _one(headers, "Sec-Fetch-Site").lower() in ("same-origin", "none"):
         return
     name, _ = _place(_one(headers, "Host"), 0)

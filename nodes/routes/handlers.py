@@ -1,4 +1,4 @@
-"""The routes under /wan_trainer/: aiohttp in, JSON out. Files are read in threads, never on the server's loop."""
+"""The routes under /wan_trainer/ for runs. Files are read in threads, never in the server's event loop."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ _log = logger(__name__)
 
 _FOLDER = Path(__file__).parents[2].name
 _PACK = "{pack}" if set("{}") & set(_FOLDER) else _FOLDER
-"""the literal folder, as aiohttp matches ComfyUI's route of the pack's files before a route with a variable there"""
+"""the folder's literal name, because aiohttp prefers ComfyUI's route of the pack's files to a route with a variable"""
 _HELP = f"/extensions/{_PACK}/docs/{PREFIX}{{page:[A-Za-z0-9]+(?:/[A-Za-z-]+)?[.]md}}"
 """the address of the help of a node under its second id"""
 _OPEN_FILES = 64
 _LOG_BYTES, _LOG_LINES = 32 << 10, 200
 _LONGEST_PLAIN = 16
-"""characters; every secret is longer"""
+"""characters of a text that needs no scrubbing; every secret is longer"""
 _NOT_LIVE = "This ComfyUI is not training this run. Open its workflow and press Run to resume it."
 _NO_PREVIEW = (
     "This run makes no previews. Connect a VAE to Train Wan LoRA, set preview_every_n_steps above 0, and press Run "
@@ -53,7 +53,7 @@ _NO_PREVIEW = (
 
 @dataclass
 class RunRoutes:
-    """The routes of the runs below one folder. State: indexes of metrics files."""
+    """The routes of the runs below one folder, with an index of each metrics file."""
 
     runs: Callable[[], Path]
     """the folder of run folders"""
@@ -102,7 +102,7 @@ class RunRoutes:
         return as_json({"version": 1, "prefix": PREFIX, "taken": self.taken_ids()})
 
     async def help_page(self, request: web.Request) -> web.StreamResponse:
-        """Redirects to the help page of the first id."""
+        """Redirects the help page of a node's second id to that of its first."""
         page = request.match_info["page"]
         # Relative, because a proxy may serve ComfyUI below a path.
         return web.Response(status=302, headers={**HEADERS, "Location": "../" * page.count("/") + page})
@@ -182,7 +182,7 @@ class RunRoutes:
         directory = await self._find(request)
         if step is None:
             raise Refused(400, 'Choosing a step needs {"step": <a saved step of the run>}.')
-        if self.live.is_used(directory.name):  # its next save would be published over the choice
+        if self.live.is_used(directory.name):  # the next save would replace the published choice
             raise Refused(409, "This run is in use. Stop it first.")
         return as_json({"lora_name": await in_thread(use_step, directory, step)})
 
@@ -224,7 +224,7 @@ class RunRoutes:
 
 
 async def _reading(directory: Path, read: Callable[[], Any]) -> Any:
-    """Returns what `read` finds in the files of a run. Raises Refused(409) when they are damaged."""
+    """Returns `read()`, computed in a thread. Raises Refused(409) for damaged files of a run."""
     try:
         return await in_thread(read)
     except WanTrainerError:
@@ -247,7 +247,7 @@ def _page_text(pages: MetricsPages, line: int, thin: bool) -> str:
 
 def _clean(record: dict[str, Any]) -> dict[str, Any] | None:
     """Returns the record without paths and secrets; None for one that is nested too deeply."""
-    try:  # nearly all records are steps, numbers and a few short words: scrubbing them would take most of the time
+    try:  # nearly all records are steps, with numbers and a few short words, and scrubbing is slow
         return record if _needs_no_scrubbing(record) else scrubbed(record) or None
     except RecursionError:
         return None

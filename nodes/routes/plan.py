@@ -33,33 +33,33 @@ from .guard import Refused
 NO_PLAN: dict[str, Any] = {"version": 1, "fits": None, "devices": [], "suggestions": None}
 _KEPT = 64
 _PATIENCE_S = 60.0
-"""how long a request waits for earlier ones"""
-_LOOKING_S = 20.0
-"""after so long the search for suggestions ends"""
+"""seconds that a request waits for earlier ones"""
+_SEARCH_S = 20.0
+"""seconds after which the search for suggestions ends"""
 
 
 @dataclass
 class Planner:
-    """Plans one request at a time and keeps the answers: a plan takes a second or a few of CPU time."""
+    """Plans one request at a time and caches the answers, because a plan takes some seconds of CPU time."""
 
     ahead: Ahead
-    """makes jobs of requests"""
+    """makes workloads from requests"""
     standing: Callable[[Mapping[str, Any]], dict[str, Any] | None] = lambda _body: None
-    """describes the run that has the name already, for a request with `body["run"]`"""
+    """describes the existing run of this name, for a request with `body["run"]`"""
     held: Callable[[], tuple[str, int]] = lambda: (in_words(held_models()), idle_bytes())
-    """returns the host memory that ComfyUI holds, in words, and the bytes of it that a training would free"""
+    """returns the host memory that ComfyUI holds, in words, and its bytes that a training would free"""
     _answers: OrderedDict[str, dict[str, Any]] = field(default_factory=OrderedDict[str, dict[str, Any]])
     _busy: Lock = field(default_factory=Lock)
     _waiting: int = 0
-    """waiting requests; a hint, so two threads may count at once"""
+    """number of waiting requests; only a hint, so it is not locked"""
 
     def answer(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the plan as JSON data. For a thread of its own.
+        """Returns the plan as JSON data. Blocks, so it is called in a thread.
 
-        `fits` is null where nothing is planned, `suggestions` unless `body["suggest"]` and the job does not fit;
-        `more`: the search for them was cut short, so that another request may find others.
-        `run`, where requested, is looked up every time. With `body["preset"]` the answer has the `settings` of that
-        preset, by the names of widgets, and the predicted `seconds` of the run on `card`.
+        `fits` is null where nothing is planned. `suggestions` is null unless `body["suggest"]` is set and the job does
+        not fit; `more`: the search was cut short by another request, so a further request may find more. `run`, if
+        requested, is never cached. With `body["preset"]`, the answer has the preset's `settings` by widget name, and
+        the predicted `seconds` of the run on `card`.
         """
         self._waiting += 1
         free = self._busy.acquire(timeout=_PATIENCE_S)
@@ -128,8 +128,8 @@ class Planner:
         }
 
     def _suggestions(self, job: Workload, room: FreeMemory) -> tuple[list[dict[str, int | str]], bool]:
-        """Returns the suggestions found until the time is over; True with those found until the next request."""
-        end, cut = time.monotonic() + _LOOKING_S, False
+        """Returns the suggestions found in time, and whether another request cut the search short."""
+        end, cut = time.monotonic() + _SEARCH_S, False
 
         def enough() -> bool:
             nonlocal cut

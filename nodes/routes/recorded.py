@@ -1,7 +1,4 @@
-"""Runs as their files record them, kept in memory while those files are unchanged.
-
-Owns the list of these files. Listing a run again costs a `stat` of each.
-"""
+"""Caches the records of runs while their files are unchanged; a cached record costs a `stat` of each file."""
 
 from __future__ import annotations
 
@@ -26,26 +23,26 @@ Data = dict[str, Any]
 Marks = tuple[tuple[int, ...], ...]
 
 DAMAGED = (ValueError, TypeError, AttributeError, ArithmeticError, RecursionError, KeyError)
-"""errors of reading a file whose JSON has another shape than ours"""
+"""errors of reading a file whose JSON has another structure than ours"""
 _SOURCES = ("run.json", STATUS_FILES[0], "metrics.jsonl", "saves", "samples/index.json", STATUS_FILES[1])
-"""the files a record is made from: it is valid until one of them changes"""
+"""the files of a record, which is valid until one of them changes"""
 _MOST_RUNS = 8192
 _LONGEST_WORDS, _LONGEST_NAME = 1000, 40
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """A run by its files alone, without paths and secrets."""
+    """A run as recorded in its files, without paths and secrets."""
 
     directory: Path
     summary: Data
-    """SUMMARY of the routes as the files have it: `state` is that of status.json, `step` the last committed one"""
+    """SUMMARY of the routes by the files: `state` of status.json, `step` of the last saved step"""
     tail: MetricsTail
     saves: tuple[int, ...]
     experts: tuple[str, ...]
-    """the experts whose LoRAs are published under names of their own"""
+    """the experts in the names of its published LoRAs"""
     settings: dict[str, str]
-    """of training, adapter, model and data, as JSON texts"""
+    """settings of training, adapter, model and data, as JSON texts"""
 
 
 class RecordedRuns:
@@ -55,20 +52,20 @@ class RecordedRuns:
         self._known: dict[Path, tuple[Marks, Recorded]] = {}
         self._lock = threading.Lock()
         self.reads = 0
-        """how many records were made from files"""
+        """number of records read from files"""
 
     def of(self, directory: Path) -> Recorded:
-        """Returns what the files of the run record now.
+        """Returns the record of a run, from its current files.
 
         Raises WanTrainerError for no run, and an error of DAMAGED for a run whose files are damaged.
         """
-        # Before reading: a file that changes meanwhile leaves an outdated mark, so the next request reads it again.
+        # Marks are taken before reading, so a file that changes during the read is read again by the next request.
         marks = tuple(_mark(directory, name) for name in _SOURCES)
         with self._lock:
             known = self._known.get(directory)
         if known is not None and known[0] == marks:
             return known[1]
-        found = _read(directory, marks)  # not under the lock: another request may read another run meanwhile
+        found = _read(directory, marks)  # without the lock, so that other requests can read other runs
         with self._lock:
             self.reads += 1
             self._known.pop(directory, None)
@@ -79,7 +76,7 @@ class RecordedRuns:
 
 
 RECORDED = RecordedRuns()
-"""of this process"""
+"""the records of this process"""
 
 
 def _mark(directory: Path, name: str) -> tuple[int, ...]:
@@ -90,7 +87,7 @@ def _mark(directory: Path, name: str) -> tuple[int, ...]:
 
 
 def _read(directory: Path, marks: Marks) -> Recorded:
-    """Returns the record of a run whose files had these marks just before. Raises WanTrainerError for no run."""
+    """Returns the record of a run with these `marks`. Raises WanTrainerError for no run."""
     config, status, steps = read_run(directory), read_status(directory), SaveStore(directory).steps()
     metrics = directory / "metrics.jsonl"
     tail = read_tail(metrics)
@@ -126,7 +123,7 @@ def _read(directory: Path, marks: Marks) -> Recorded:
 
 
 def _settings(config: RunConfig) -> dict[str, str]:
-    """Returns every setting in which runs can differ. A dataset has no name in run.json: its size and digest do."""
+    """Returns every setting in which runs can differ. run.json has no name of a dataset, only its size and digest."""
     data = f"{config.data.num_items} #{config.data.fingerprint[:6]}"
     model = config.model.base_file.partition(":")[2] or config.model.base_file
     settings = {**config.lora.to_dict(), **config.train.to_dict(), "data": data, "model": model}
@@ -145,7 +142,7 @@ def _variant_of_saves(directory: Path, steps: list[int]) -> str:
 
 
 def _memory(tail: MetricsTail) -> dict[str, Data]:
-    """Returns bytes by device, as the newest step has them."""
+    """Returns the bytes of each device at the newest step."""
     known = tail.step.get("memory")
     return {
         scrubbed(str(device))[:_LONGEST_NAME]: {

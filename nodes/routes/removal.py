@@ -1,7 +1,7 @@
-"""Deletes a run: the files in its own manifests, one by one, and then empty folders (rule S16).
+"""Deletes a run: the files that its manifests list, one by one, then empty folders (rule S16).
 
-A user's own file in the folder stays, and the folder with it. No link is followed. A file that another program holds
-open on Windows stays with the manifest that lists it: the run is still listed, and can be deleted again.
+Files of the user in the folder are kept, and no link is followed. A file that another program holds open on Windows is
+kept together with its manifest, so that the run is still listed and can be deleted later.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def delete_run(directory: Path) -> dict[str, object]:
 
 
 def _remove_patiently(directory: Path, files: Sequence[Parts]) -> tuple[int, list[Parts]]:
-    """As `_remove`, with retries for files that a request of this server or a virus scanner holds for a moment."""
+    """`_remove`, with retries for files that a request of this server or a virus scanner holds open."""
     gone, held = _remove(directory, files)
     for seconds in _PAUSES if held else ():
         time.sleep(seconds)
@@ -99,7 +99,7 @@ def _remove(directory: Path, files: Iterable[Parts]) -> tuple[int, list[Parts]]:
     for parts in files:
         file, folder = directory.joinpath(*parts), parts[:-1]
         if parts[-1] in _MANIFESTS and any(other[: len(folder)] == folder for other in held):
-            continue  # without its manifest a remaining file could not be deleted later
+            continue  # a remaining file can be deleted later only by its manifest
         if remove_file(file, directory.parent):
             gone += 1
         elif _is_there(file, directory.parent):
@@ -122,7 +122,7 @@ def _bytes_of(directory: Path, files: Iterable[Parts]) -> int:
 
 
 def listed_files(directory: Path) -> list[Parts]:
-    """Lists the files of the run by its manifests, as path parts; without run.json and .lock."""
+    """Returns the files of a run by its manifests, as path parts, without run.json and .lock."""
     files = (
         *((name,) for name in _OF_THE_RUN),
         *_of_saves(directory),
@@ -133,7 +133,7 @@ def listed_files(directory: Path) -> list[Parts]:
 
 
 def _of_folders(directory: Path) -> Iterator[Parts]:
-    """Yields the files without a manifest, by the form of their names."""
+    """Yields the files that no manifest lists, by the pattern of their names."""
     of_folders = {"samples": _PREVIEW, "tensorboard": _EVENT_FILE, "profile": _PROFILE, FOLDER: RANK_FILE}
     for folder, names in of_folders.items():
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Run ids as run folders. An id is the name of a folder below output/wan_trainer, never a path (rules S1, S19)."""
+"""Finds run folders by run id, the name of a folder below output/wan_trainer and never a path (rules S1, S19)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _NO_RUN = "There is no such run."
 
 
 def find_run(runs: Path, run_id: str) -> Path:
-    """Returns the real folder of a run. Raises Refused(404) for anything else, without a reason."""
-    # Exactly the folder's name, also on file systems that ignore case, and no link: live runs are keyed by id, and a
-    # deletion must not reach another folder.
+    """Returns the folder of a run, without links. Raises Refused(404) for anything else."""
+    # The id must equal the folder's name, also on file systems that ignore case, because live runs are keyed by id and
+    # a deletion must not reach another folder.
     try:
         directory = _folder(runs, run_id) if run_id in os.listdir(runs) else None
     except OSError:
@@ -29,7 +29,7 @@ def find_run(runs: Path, run_id: str) -> Path:
 
 
 def list_runs(runs: Path) -> list[tuple[str, Path]]:
-    """Lists (id, folder) of every run that `find_run` accepts, unordered, at a fraction of its cost."""
+    """Returns (id, folder) of every run that `find_run` accepts, in no order, faster than `find_run`."""
     if not runs.is_dir():
         return []
     base = Path(os.path.realpath(runs))
@@ -48,7 +48,7 @@ def _is_safe(name: str) -> bool:
 
 
 def _folder(runs: Path, name: str) -> Path | None:
-    """Returns the folder of a name in `runs`; None where that is no run."""
+    """Returns the folder `name` of a run in `runs`; None for other folders."""
     try:
         safe_name(name, "run id")
         directory = confine(runs, name, "run id")
@@ -58,14 +58,14 @@ def _folder(runs: Path, name: str) -> Path | None:
 
 
 def line_number(text: str) -> int:
-    """Returns the `since` of a query. Raises Refused(400) for anything but a line number."""
+    """Returns the parameter `since` as a line number. Raises Refused(400) for anything else."""
     if not re.fullmatch(r"[0-9]{1,9}", text):
         raise Refused(400, "since must be a line number, 0 or more.")
     return int(text)
 
 
 def _is_run(directory: Path) -> bool:
-    """Returns whether the folder has a run.json, and no link in place of a file that is read."""
+    """Returns whether the folder has a run.json that is no link, and no links as status files."""
     links = (stat.S_ISLNK(_mode(directory / name)) for name in STATUS_FILES)
     return stat.S_ISREG(_mode(directory / "run.json")) and not any(links)
 

@@ -1,6 +1,6 @@
-"""Routes of datasets: reading and writing captions of a scan, its clips, and the size and trimming of the cache.
+"""Routes of datasets: captions and clips of a scan, and the size and trimming of the cache.
 
-Scans and clips are identified by an id and a number of this server; no path comes in, and none goes out.
+The server gives each scan an id and each clip a number; requests and responses contain no path.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from .clip import send_file
 from .guard import Refused
 
 _SHOWN = 48
-"""pictures of the contact sheet"""
+"""most captions in a response, one contact sheet"""
 _LONGEST = 1000
 """characters of a search text"""
 _LIMIT = 1 << 20
-"""bytes of a request: a caption has up to 64 KiB, and JSON may escape a byte as six"""
+"""most bytes of a request: a caption has up to 64 KiB, and JSON can take six bytes for one"""
 _PICTURES = {
     ".gif": "image/gif",
     ".png": "image/png",
@@ -51,8 +51,10 @@ _UNKNOWN = "The server no longer has this scan: it was restarted, or has made ma
 
 @dataclass(frozen=True)
 class CacheRoutes:
-    """The routes of the cache. Entries of unfinished runs are kept, and those of sets of the last hour: a queue may be
-    about to train on them. A deleted entry is encoded again when a run needs it.
+    """The routes of the cache.
+
+    Trimming keeps the entries of unfinished runs and of sets of the last hour, which a queued training may need. A
+    deleted entry is encoded again when a run needs it.
     """
 
     doors: Doors
@@ -66,7 +68,7 @@ class CacheRoutes:
         ]
 
     async def room(self, _request: web.Request) -> web.StreamResponse:
-        """Returns the bytes of the cache, and of the entries that `trim` would delete."""
+        """Returns the bytes of the cache, and the bytes that `trim` would delete."""
         room = await in_thread(lambda: room_of(self.cache(), keep=self._kept()))
         return as_json({"version": 1, "bytes": room.entry_bytes, "spare": room.spare_bytes})
 
@@ -102,7 +104,7 @@ class ScanRoutes:
         ]
 
     async def captions(self, request: web.Request) -> web.StreamResponse:
-        """Returns the captions that contain ?text= and their number, or the caption of one ?clip=."""
+        """Returns the captions that contain `?text=` and their number, or the caption of `?clip=`."""
         edits, text, clip = self._find(request), request.query.get("text", ""), request.query.get("clip")
         if clip is not None:
             one = await in_thread(edits.caption, _number(clip))

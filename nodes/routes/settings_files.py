@@ -1,6 +1,6 @@
-"""Settings files of other trainers that were dropped on the page: texts in, a workflow and its account out.
+"""Converts settings files of other trainers, dropped on the page, to a workflow with an account of each setting.
 
-Nothing is read from disk or written to it: files that the settings name and the request lacks are listed as missing.
+Nothing is read from disk or written to it. Files that the settings name, but the request lacks, are listed as missing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NAME = re.compile(r"[^/\\\x00-\x1f]{1,200}")
 
 
 def graph_of(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the workflow of {"files": {name: text}}; `known` is false where no text is of a known trainer.
+    """Returns the workflow for {"files": {name: text}}; `known` is false where no file is of a known trainer.
 
     Raises Refused(400) for any other body, and ConfigError or DatasetError for settings that cannot be converted.
     """

@@ -1,4 +1,4 @@
-"""The run that a queued training would resume, or the reason why it would not."""
+"""Predicts the run that a training would resume or start when queued."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _WIDGETS = {
     "model.quantize": "scheme",
     **{f"lora.{name}": shown for shown, name in names_on_nodes(LoraConfig).items()},
 }
-"""settings of run.json whose widget has another name"""
+"""setting of run.json -> widget, where their names differ"""
 _LONGEST = 60
 _OPEN = DataConfig(fingerprint="")
 
 
 @dataclass(frozen=True)
 class Standing:
-    """Predicts from the folder of runs; writes nothing and verifies no saved step."""
+    """Predicts from the folder of runs, without writing anything or verifying saved steps."""
 
     ahead: Ahead
     runs: Callable[[], Path]
@@ -46,9 +46,9 @@ class Standing:
     live: LiveRuns
 
     def answer(self, body: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Returns the run as JSON data, and the action of queueing; None where no run has that name.
+        """Returns the run and the action of queueing as JSON data; None without a run of this name.
 
-        `body["run"]`: the widgets of Train Wan LoRA that decide the job. None also where a node would refuse them.
+        `body["run"]`: the widgets of Train Wan LoRA that decide the job. None also for widgets that a node refuses.
         """
         try:
             found = self._foreseen(body)
@@ -60,7 +60,7 @@ class Standing:
         model, settings, widgets = self.ahead.trainer(body, body["run"])
         job = RequestedJob(model, settings, body.get("preview") is not None, widgets)
         if not os.path.lexists(next(directories_of(self.runs(), job.run_name))):
-            return None  # before a model file is read for its digest
+            return None  # early, because the digest of a model file takes time
         config = job.config(_OPEN)
         how = one_of("resume", widgets.get("resume", RESUME[0]), RESUME)
         return foresee(self.runs(), config, resume=how, elsewhere=job.elsewhere(config))

@@ -1,4 +1,4 @@
-"""SUMMARY and DETAIL of the routes: runs by their files, with the facts that only this process knows."""
+"""SUMMARY and DETAIL of the routes: runs by their files, and the state of live runs in this process."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from .recorded import DAMAGED, RECORDED, Data, Recorded
 from .run_folders import list_runs
 
 _LONGEST, _LONGEST_NAME = 200, 60
-"""characters of a setting that is listed, as JSON, and of the name of a device"""
+"""most characters of a listed setting (JSON) and of a device's name"""
 
 
 def all_summaries(runs: Path, live: LiveRuns, loras: Path) -> Data:
-    """Returns `runs`, the SUMMARY of every run that can be read, the live and newest first, each with the `settings` in
-    which runs differ; and `common`, the settings that are the same in all runs.
+    """Returns `runs`, the SUMMARY of every readable run, live and newest first, and `common`, the settings that are
+    equal in all runs. Each SUMMARY has the `settings` in which runs differ.
     """
     found: list[tuple[Data, dict[str, str]]] = []
     there = published(loras)
@@ -35,7 +35,7 @@ def all_summaries(runs: Path, live: LiveRuns, loras: Path) -> Data:
             run = RECORDED.of(directory)
             found.append((summary(run, live.get(directory.name), loras, there), run.settings))
         except (WanTrainerError, OSError, *DAMAGED):
-            continue  # of another version, damaged, or being deleted
+            continue  # another version, damaged, or just deleted
     differ = _differing([settings for _, settings in found])
     listed = [{**about, "settings": _shown(settings, differ)} for about, settings in found]
     listed.sort(key=lambda about: (about["live"], about["updated"]), reverse=True)
@@ -43,7 +43,7 @@ def all_summaries(runs: Path, live: LiveRuns, loras: Path) -> Data:
 
 
 def _differing(runs: list[dict[str, str]]) -> set[str]:
-    """Returns the settings that are not the same in all runs: an answer lists thousands of runs."""
+    """Returns the settings that differ between runs."""
     values: dict[str, set[str]] = {}
     for settings in runs:
         for name, text in settings.items():
@@ -56,7 +56,7 @@ def _shown(settings: dict[str, str], names: set[str]) -> Data:
 
 
 def summary(run: Recorded, live: LiveRun | None, loras: Path, there: Container[str] | None = None) -> Data:
-    """Returns SUMMARY of the routes. `loras`: the folder LoRAs are published into, `there`: its content where known."""
+    """Returns SUMMARY of the routes. `loras`: the folder of published LoRAs. `there`: its files, if known."""
     state, reason = _state(run, live)
     running, about, reached = state == "running", run.summary, run.tail.reached
     step = reached if running and reached is not None else about["step"]
@@ -75,14 +75,14 @@ def summary(run: Recorded, live: LiveRun | None, loras: Path, there: Container[s
         "can_preview": live is not None and live.can_preview,
         "node": live.node if live is not None else None,
         "prompt_id": live.prompt_id if live is not None else None,
-        # An ended run holds no memory now, whatever its last step wrote.
+        # An ended run has no memory allocated, though its last step recorded some.
         "memory": memory if running else {device: {**sizes, "now": None} for device, sizes in memory.items()},
     }
 
 
 def _seconds_left(tail: MetricsTail, steps: int) -> float | None:
-    """Returns the seconds until a run with `steps` to go ends, with its saves, evaluations and previews; fewer where
-    its hours are over earlier.
+    """Returns the seconds until the end of a run with `steps` left, with saves, evaluations and previews, or until the
+    end of its hours, if that is earlier.
     """
     pace, others = tail.seconds_per_step, finite(tail.step.get("beside_left")) or 0.0
     of_steps = None if pace is None else pace * max(0, steps) + others
@@ -91,7 +91,7 @@ def _seconds_left(tail: MetricsTail, steps: int) -> float | None:
 
 
 def detail(directory: Path, live: LiveRun | None, loras: Path) -> Data:
-    """Returns DETAIL: SUMMARY, settings, saved steps, samples, and which LoRA goes on which model."""
+    """Returns DETAIL: SUMMARY, settings, saved steps, samples, and the model of each LoRA."""
     config, run = read_run(directory), RECORDED.of(directory)
     losses = {measured.step: measured.loss for measured in read_measured(directory / "metrics.jsonl")}
     about = summary(run, live, loras)
@@ -112,7 +112,7 @@ def detail(directory: Path, live: LiveRun | None, loras: Path) -> Data:
 
 
 def _devices(directory: Path, *, running: bool) -> list[Data]:
-    """Returns the devices of every rank, by the ranks' own files; an ended run holds no memory now, and is silent."""
+    """Returns the devices of every rank, from the ranks' files; for an ended run, without current values."""
     of_now = ("now", "busy", "silent") if running else ()
     return [
         {
@@ -124,7 +124,7 @@ def _devices(directory: Path, *, running: bool) -> list[Data]:
 
 
 def _state(run: Recorded, live: LiveRun | None) -> tuple[str, str]:
-    """Returns (state, reason). A run whose status is `running`, and which no process holds, died."""
+    """Returns (state, reason). A run with the status `running` that no process holds has failed."""
     state, reason = run.summary["state"], run.summary["reason"]
     if live is not None:
         return "running", ""

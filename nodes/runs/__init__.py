@@ -1,1 +1,1 @@
-"""The outputs of a run: its facts, its published LoRAs, its clips, and its graph without secrets."""
+"""The outputs of a run: facts, published LoRAs, clips, and its graph without secrets."""

@@ -1,4 +1,4 @@
-"""Measures the distance of each rendered clip from the base model's, on decoded pixels before compression."""
+"""Measures the distance of each rendered clip from the base model's clip, on decoded pixels before compression."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MEASURED = "drift_mean_abs"
 
 
 class Drift:
-    """Measures the clips of a job into a JSON file next to each. Holds the base model's clip of one row in memory."""
+    """Measures the clips of a job, into a JSON file for each. Holds the base model's clip of one row in memory."""
 
     def __init__(self, folder: Path, run: Path, job: SampleJob, codec: ComfyVae) -> None:
         """`folder` is inside `run`."""
@@ -50,7 +50,7 @@ class Drift:
                 self.measure(cell.name, _pixels(self._codec, self._folder / f"{cell.name}.latent"))
 
     def _frames_of(self, base: Cell) -> Frames:
-        """Returns the base model's clip: the one just decoded, else from its latent, as after Cancel."""
+        """Returns the base model's clip from memory, or after Cancel from its latent."""
         if self._held is None or self._held[0] != base.name:
             self._held = None  # freed before the next clip is decoded
             self._held = base.name, _pixels(self._codec, self._folder / f"{base.name}.latent")
@@ -64,7 +64,7 @@ def _pixels(codec: ComfyVae, latent: Path) -> Frames:
 def _distance(frames: Frames, base: Frames) -> tuple[float, float | None]:
     """Returns (mean absolute difference on a scale of 0 to 1, PSNR in dB or None when equal) of clips in [0, 255]."""
     count, absolute, squared = 0, 0.0, 0.0
-    # A frame at a time: float copies of two clips would take eight times their memory.
+    # Frame by frame, because float copies of two clips would take eight times their memory.
     for one, other in zip(frames, base, strict=True):
         difference = (one.astype(np.float32) - other.astype(np.float32)) / 255
         absolute += float(np.abs(difference).sum(dtype=np.float64))

@@ -1,6 +1,6 @@
-"""The facts of a run from its directory: for outputs, for choosing among saved steps, and for ComfyUI's history.
+"""Facts of a run for node outputs, for choosing a saved step, and for ComfyUI's history.
 
-They come from files alone, so a queue that had nothing to train returns the same as the one that trained.
+They are read from files only, so a queue with nothing to train returns the same as the queue that trained.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .scrub import scrubbed
 
 
 class RunFacts:
-    """Figures of metrics.jsonl and the sample index; damaged lines are skipped."""
+    """Values of metrics.jsonl and the sample index; damaged lines are skipped."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -43,12 +43,12 @@ class RunFacts:
 
     @property
     def eval_losses(self) -> list[tuple[int, float]]:
-        """(step, evaluation loss) in order; of both experts the mean of each one's newest."""
+        """(step, evaluation loss) in order; for both experts, the mean of their newest losses."""
         return [(measured.step, measured.loss) for measured in read_measured(self._directory / "metrics.jsonl")]
 
     @property
     def eval_held_out(self) -> bool | None:
-        """Whether the evaluation loss is of held-out clips; None before the first, or where the file does not say."""
+        """Whether the evaluation loss is of held-out clips; None where it is not known."""
         return read_tail(self._directory / "metrics.jsonl").eval_held_out
 
     @property
@@ -56,14 +56,14 @@ class RunFacts:
         return self._curve.seconds_per_step
 
     def samples(self) -> list[dict[str, str]]:
-        """Lists preview clips in order of their step, as files of ComfyUI's page."""
+        """Returns preview clips in order of their step, as parameters of ComfyUI's /view."""
         previews = (sample for sample in list_samples(self._directory) if not sample.rendering)
         return [output_file(self._directory / sample.file) for sample in previews]
 
 
 def output_file(path: Path) -> dict[str, str]:
     """Returns a file below output/wan_trainer/<run> as parameters of ComfyUI's /view."""
-    # By the folder above it: clips of a rendering are a folder deeper than previews.
+    # Clips of a rendering are one folder deeper than previews.
     run = next(parent for parent in path.parents if parent.parent.name == "wan_trainer")
     subfolder = path.parent.relative_to(run.parent.parent).as_posix()
     return {"filename": path.name, "subfolder": subfolder, "type": "output"}
@@ -78,7 +78,8 @@ def short_digest(data: dict[str, Any]) -> str:
 
 
 def parsed_steps(wanted: str) -> tuple[int | str, ...]:
-    """Returns the words and numbers of a list of saved steps, `latest` for none. ConfigError for anything else."""
+    """Returns the words and numbers of a list of saved steps; `latest` for an empty list. Raises ConfigError for other
+    text."""
     parts = wanted.lower().replace(",", " ").split() or ["latest"]
     try:
         found = tuple(dict.fromkeys(part if part in _WORDS else int(part) for part in parts))
@@ -129,7 +130,7 @@ def saved_step(directory: Path, step: int) -> SavedStep:
 
 
 _LOSSES_KEPT = 500
-"""points of a curve in ComfyUI's history, which stays in the server's memory; metrics.jsonl has every step"""
+"""most points of a curve in ComfyUI's history, which the server keeps in memory; metrics.jsonl has every step"""
 
 
 def run_report(
@@ -153,7 +154,7 @@ def run_report(
         "loss_last": losses[-1][1] if losses else None,
         "losses": thinned(losses),
         "eval_loss_first": evaluated[0][1] if evaluated else None,
-        # A loss measured at the start alone says nothing of what was learned.
+        # The loss before training is no result.
         "eval_loss_last": evaluated[-1][1] if evaluated and evaluated[-1][0] > evaluated[0][0] else None,
         "eval_losses": thinned(evaluated),
         "eval_held_out": facts.eval_held_out,
@@ -168,7 +169,7 @@ def run_report(
 
 
 def used(directory: Path, config: RunConfig, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Returns the LoRA for each model as loader lists spell them, of those in `names`, and the newest trigger words."""
+    """Returns the LoRA of each model by its name in loader lists (`names`), with the newest step's trigger words."""
     listed = {expert: name_now(directory.name, expert, names) for expert in lora_experts(config.train)}
     words, steps = "", SaveStore(directory).steps()
     with contextlib.suppress(FileError):

@@ -1,4 +1,4 @@
-"""Makes the RunConfig of a training from the widgets of Train Wan LoRA, and of a rendering without a run."""
+"""Makes the RunConfig of a training from widgets of Train Wan LoRA, and that of a rendering without a run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from .facts import short_digest
 
 RESUME = ["auto", "new", "require"]
 NONE = "none"
-"""start_from_lora without a LoRA"""
+"""value of start_from_lora without a LoRA"""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class RequestedJob:
 
     @property
     def run_name(self) -> str:
-        """The run_name widget with the values of a sweep. Raises ConfigError for a name that no folder can have."""
+        """The widget run_name, with the values of a sweep. Raises ConfigError for an invalid folder name."""
         given = self.settings or SettingsHandle((), LoraConfig())
         return new_run_name(given.run_name(self.widgets["run_name"]))
 
@@ -73,7 +73,7 @@ class RequestedJob:
         return with_partner_digest(config.with_digests(folders.roots()), folders.roots())
 
     def elsewhere(self, config: RunConfig) -> list[RunConfig]:
-        """Returns the same job with the dtypes of other cards: a run that started on one resumes in its dtypes."""
+        """Returns the job with the dtypes of other cards, since a run resumes in the dtypes of its first card."""
         scaling = self._train(config.train.expert).loss_scaling
         return on_other_cards(config, self.model.base_precision, scaling)
 
@@ -82,9 +82,10 @@ class RequestedJob:
 
 
 def train_config(settings: SettingsHandle | None, can_preview: bool, widgets: Mapping[str, Any]) -> TrainConfig:
-    """Returns the settings of a training, without previews where nothing can decode them.
+    """Returns the settings of a training; without previews unless `can_preview`.
 
-    Of Wan Train Settings, then of the node's `widgets`, then of a sweep; names that TrainConfig lacks are passed by.
+    Values come from Wan Train Settings, then from the node's `widgets`, then from a sweep; names that TrainConfig lacks
+    are ignored.
     """
     given = settings or SettingsHandle((), LoraConfig())
     known, own = settings_of(TrainConfig), {**widgets, **dict(given.swept)}
@@ -93,7 +94,7 @@ def train_config(settings: SettingsHandle | None, can_preview: bool, widgets: Ma
 
 
 def lora_config(settings: SettingsHandle | None, widgets: Mapping[str, Any]) -> LoraConfig:
-    """Returns the adapter of a training: rank and alpha of TrainLoRA's widgets, unless a sweep has them."""
+    """Returns the adapter of a training, with rank and alpha from TrainLoRA's widgets unless a sweep sets them."""
     base, swept = (settings.lora, dict(settings.swept)) if settings is not None else (LoraConfig(), {})
     own = {name: widgets.get(name, getattr(LoraConfig, name)) for name in ("rank", "alpha") if name not in swept}
     return replace(base, **own)
@@ -112,7 +113,7 @@ def _partner(plan: ModelPlan, train: TrainConfig) -> ModelPlan | None:
 
 
 def _low_noise_start(name: str) -> str:
-    """Returns the LoRA that the low-noise expert starts from, by the name of the chosen one; "" where it is missing."""
+    """Returns the start LoRA of the low-noise expert, by the name of the chosen one; "" where it is missing."""
     sister = name.replace("high_noise", "low_noise")
     return start_reference(sister) if sister != name and sister in folders.file_names("loras") else ""
 
@@ -126,11 +127,11 @@ def start_reference(name: str) -> str:
 
 
 def folder_without_run(model: ModelHandle, preview: SampleConfig, vae_identity: str) -> RunHandle:
-    """Creates output/wan_trainer/_grids/<model>-<digest>, an untrained run for clips of LoRA files."""
+    """Creates and returns output/wan_trainer/_grids/<model>-<digest>, an untrained run for clips of LoRA files."""
     run = untrained_run(model.plan, preview, folders.cache(), folders.roots(), vae_identity=vae_identity)
     digest = short_digest({"job": run.job_id, "placement": run.model.placement.to_dict()})  # devices round differently
     name = Path(run.model.base_file.rpartition(":")[2]).stem
-    # One folder deeper than runs are, so that no list of runs shows it.
+    # One folder deeper than runs, so that no list of runs shows it.
     directory = folders.runs_folder() / "_grids" / f"{name}-{digest}"
     atomic_write_json(directory / "run.json", run.to_dict(), directory.parent)
     return RunHandle(directory, 0, model.variant.fps)

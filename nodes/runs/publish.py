@@ -43,10 +43,10 @@ class Published:
 
 
 def publish(directory: Path, saved: SavedStep) -> Published:
-    """Copies the LoRAs of a saved step under the step's name and under the run's name.
+    """Copies the LoRAs of a saved step to files with the step's name and with the run's name.
 
-    A file of the run's name that cannot be replaced, such as one that a program holds on Windows, stays outdated and
-    gets a marker until the next call. Raises ExportError where the step's own name cannot be written.
+    A file with the run's name that cannot be replaced, because a program holds it on Windows, gets a marker as outdated
+    until the next call. Raises ExportError where the file with the step's name cannot be written.
     """
     target = folders.publish_folder()
     names, behind = {}, []
@@ -60,7 +60,7 @@ def publish(directory: Path, saved: SavedStep) -> Published:
             is_new = _renewed(target, stem, lambda path, file=file: publish_file(file, path, saved.job_id))
             names[expert] = os.path.join(target.name, f"{stem if is_new else step}.safetensors")
             behind += [] if is_new else [stem]
-        # A second expert without steps at this save: its LoRA under the run's name is of another step.
+        # An expert without steps in this save may have an older LoRA under the run's name.
         for expert in () if "" in saved.loras else (one for one in EXPERTS if one not in saved.loras):
             stem = _stem(directory.name, expert)
             behind += [] if _renewed(target, stem, lambda path: withdraw_file(path, saved.job_id)) else [stem]
@@ -82,12 +82,12 @@ def publish(directory: Path, saved: SavedStep) -> Published:
 
 
 def _renewed(target: Path, stem: str, renew: Callable[[Path], None]) -> bool:
-    """Replaces or removes the LoRA under a run's name. Returns whether loaders now find the right file."""
+    """Replaces or removes the LoRA under a run's name; returns whether loaders now find the right file."""
     file, mark = target / f"{stem}.safetensors", target / f"{stem}{_BEHIND}"
     try:
         renew(file)
         is_new = not _is_shadowed(file)
-    except OSError as error:  # the step's name could be written before, so another program holds this file
+    except OSError as error:  # the file of the step was written, so another program holds this one
         if error.errno in DISK_FULL:
             raise
         is_new = False
@@ -99,14 +99,17 @@ def _renewed(target: Path, stem: str, renew: Callable[[Path], None]) -> bool:
 
 
 def _is_shadowed(file: Path) -> bool:
-    """Returns whether loaders find a different file of that name first, in a folder that cannot be written."""
+    """Returns whether loaders first find a different file of this name, in a read-only folder."""
     before = itertools.takewhile(lambda place: place != file.parent, folders.publish_folders())
     others = [place / file.name for place in before if (place / file.name).is_file()]
     return any(not file.is_file() or digest_file(other) != digest_file(file) for other in others)
 
 
 def use_step(directory: Path, step: int) -> str:
-    """Publishes a saved step as the run's LoRA and stores the choice. Returns its name; CheckpointError without it."""
+    """Publishes a saved step as the run's LoRA, records the choice, and returns the LoRA's name.
+
+    Raises CheckpointError where the step is missing or damaged.
+    """
     store = SaveStore(directory)
     saved = store.read(step)
     if saved is None:
@@ -118,7 +121,7 @@ def use_step(directory: Path, step: int) -> str:
 
 
 def chosen_step(directory: Path) -> int | None:
-    """Returns the saved step chosen with `use_step`, not verified; None without one, or where newer steps exist."""
+    """Returns the saved step chosen with `use_step`, unverified; None without one, or where newer steps exist."""
     try:
         choice = read_json(directory / CHOICE)
     except (FileError, OSError):
@@ -129,14 +132,14 @@ def chosen_step(directory: Path) -> int | None:
 
 
 def chosen(directory: Path, job_id: str) -> SavedStep | None:
-    """Returns the verified saved step chosen with `use_step`; None without one, or where it is of another job."""
+    """Returns the verified saved step chosen with `use_step`; None without one, and for another job."""
     step = chosen_step(directory)
     saved = SaveStore(directory).read(step) if step is not None else None
     return saved if saved is not None and saved.job_id == job_id else None
 
 
 def step_in_use(directory: Path, there: Container[str], experts: Iterable[str]) -> int | None:
-    """Returns the saved step of the LoRA under the run's name; None without one in `there` (`published`)."""
+    """Returns the saved step of the LoRA under the run's name; None without such a file in `there` (`published`)."""
     steps = SaveStore(directory).steps()
     step = chosen_step(directory) or (steps[-1] if steps else None)
     stems = [_stem(directory.name, expert) for expert in experts]
@@ -148,7 +151,7 @@ def step_in_use(directory: Path, there: Container[str], experts: Iterable[str]) 
 
 
 def name_now(run: str, expert: str, names: Sequence[str]) -> str:
-    """Returns the LoRA of an expert among `listed_names`: under the run's name, or of its newest step; "" for none."""
+    """Returns an expert's LoRA in `names` (`listed_names`): with the run's name, else of the newest step, or ""."""
     stem = _stem(run, expert)
     of_step = re.compile(rf"{re.escape(stem)}_\d{{6,}}\.safetensors")
     current = os.path.join("wan_trainer", f"{stem}.safetensors")
@@ -169,7 +172,7 @@ def published(folder: Path) -> frozenset[str]:
 def listed_names(
     run: str, steps: Iterable[int], folder: Path, there: Container[str], experts: Iterable[str] = ("",)
 ) -> list[str]:
-    """Lists the LoRAs of a run among `there` as loader lists spell them: the run's, then its steps, newest first."""
+    """Returns the names in loader lists of a run's LoRAs in `there`: the run's, then those of steps, newest first."""
     stems = [_stem(run, expert) for expert in experts]
     current = [stem for stem in stems if f"{stem}{_BEHIND}" not in there]
     wanted = [*current, *(f"{stem}_{step:06d}" for step in sorted(steps, reverse=True) for stem in stems)]

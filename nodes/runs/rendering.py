@@ -1,4 +1,4 @@
-"""A rendering of Validate Video in its run directory: clips sampled by the engine, measured, and put side by side.
+"""A rendering of Validate Video: samples clips with the engine, measures them, and puts them side by side.
 
 The folder of clips is named by their common settings: prompts, size, sampling. A queue with more steps, strengths or
 seeds renders only the missing clips, also after Cancel.
@@ -42,7 +42,7 @@ class Rendering:
     job: SampleJob
     fps: float
     metadata: dict[str, str]
-    """texts that are written into every file"""
+    """texts for the metadata of every file"""
 
     @property
     def folder(self) -> Path:
@@ -52,7 +52,7 @@ class Rendering:
         return self.run / "samples" / f"validate-{short_digest(shown)}"
 
     def _own_folder(self) -> Path:
-        """Creates the folder. Raises FileError where a link in the run leads elsewhere (rule S16)."""
+        """Creates and returns the folder. Raises FileError for a link out of the run (rule S16)."""
         return own_folder(self.run, f"samples/{self.folder.name}")
 
     def file(self, cell: Cell, ending: str = "mp4") -> Path:
@@ -62,7 +62,7 @@ class Rendering:
         return [self.file(cell) for cell in self.job.cells()]
 
     def shown(self) -> list[Path]:
-        """Lists the same clips, the base model's last, because the node shows the first one large."""
+        """Returns the files with the base model's clips last, because the node shows the first file large."""
         cells = sorted(self.job.cells(), key=lambda cell: cell.column.is_base)
         return [self.file(cell) for cell in cells]
 
@@ -70,7 +70,7 @@ class Rendering:
         return not self._unfinished()
 
     def _unfinished(self) -> list[Cell]:
-        """Lists the clips without a video, a still or measurements."""
+        """Returns the clips that lack their video, still or measurements."""
         return [
             cell
             for cell in self.job.cells()
@@ -83,7 +83,7 @@ class Rendering:
         Raises InterruptProcessingException after Cancel, and TrainingError where clips are missing at the end.
         """
         self._own_folder()
-        for cell in self._unfinished():  # a clip without its measurements would count as done
+        for cell in self._unfinished():  # the engine skips existing clips, but this one lacks a still or measurements
             remove_file(self.file(cell), self.run)
         job = self.folder / f"job-{self._id}.json"
         atomic_write_json(job, self.job.to_dict(), self.run)
@@ -128,7 +128,7 @@ class Rendering:
         drift.complete()
 
     def facts(self) -> dict[str, Any]:
-        """Returns the finished clips for the page, row by row, with their settings and stills."""
+        """Returns the complete clips for the page, row by row, with their settings and stills."""
         preview = self.job.preview
         rows: list[dict[str, Any]] = []
         size = (0, 0)
@@ -166,7 +166,7 @@ class Rendering:
         if not file.is_file():
             stills = [[np.asarray(self._still(cell), np.uint8) for cell in row] for row in self._rows()]
             _save_picture(file, self._picture(_LONGEST_SHEET).filled(stills), self)
-        # np.array, not asarray: torch warns of a read-only buffer.
+        # np.array copies; torch warns about the read-only buffer of asarray.
         return torch.from_numpy(np.array(_opened(file), np.uint8)).float()[None] / 255
 
     def movie(self, kind: str, should_stop: Callable[[], bool]) -> Path:
@@ -182,7 +182,7 @@ class Rendering:
 
     @property
     def _id(self) -> str:
-        """Distinguishes files of this job from those of other jobs in its folder."""
+        """Digest in the file names of this job, since other jobs share its folder."""
         return short_digest(self.job.identity())
 
     def _rows(self) -> list[list[Cell]]:

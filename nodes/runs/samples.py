@@ -1,4 +1,4 @@
-"""Clips of a run, previews and renderings of ValidateVideo, by the ids of its sample index: no client names a file
+"""Clips of a run (previews, and renderings of ValidateVideo) by the ids of its sample index, never by a client's path
 (rule S4)."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ...wan_core.errors import WanTrainerError
 from ...wan_core.files import confine, read_json
 
 Parts = tuple[str, ...]
-"""names of a path below the folder of a run, without empty ones, "." and ".." """
+"""parts of a path below the folder of a run, without empty parts, "." and ".." """
 _CLIP_TYPES = {".mp4": "video/mp4", ".webm": "video/webm", ".png": "image/png", ".webp": "image/webp"}
 """suffix -> media type of the files that the route sends"""
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,159}")
@@ -28,7 +28,7 @@ _RENDERED = re.compile(
 )
 """names of clips that `wan_core sample` writes"""
 _LONGEST = 2000
-"""characters of a prompt that is sent"""
+"""most characters of a prompt in a response"""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Sample:
     """One clip: a preview of training, or a clip of a rendering of ValidateVideo."""
 
     id: str
-    """unique in the run; of a rendering, its folder and the clip"""
+    """unique in the run; for a rendering, made of its folder and the clip"""
     step: int
     """optimizer steps; 0: before training, or the base model of a rendering"""
     file: str
@@ -54,12 +54,12 @@ class Sample:
 
     @property
     def rendering(self) -> str:
-        """Folder of the rendering; empty for previews of training."""
+        """Folder of the rendering; "" for previews of training."""
         return self.parts[1] if len(self.parts) == 3 else ""
 
     @property
     def media_type(self) -> str:
-        """Media type; empty for a file that is not sent."""
+        """Media type; "" for a file that is never sent."""
         return _CLIP_TYPES.get(os.path.splitext(self.file)[1], "")
 
     @property
@@ -68,7 +68,7 @@ class Sample:
 
     @property
     def label(self) -> str:
-        """Description of the clip for people."""
+        """Description of the clip for the user."""
         if self.rendering:
             model = "base model" if self.strength is None else f"step {self.step}, strength {self.strength:g}"
             return f"validation: {model}, {self._prompt_words}"
@@ -97,7 +97,7 @@ class Sample:
 
 
 def read_index(directory: Path) -> list[dict[str, Any]]:
-    """Returns the entries of samples/index.json that have the right shape; [] for a missing or damaged file."""
+    """Returns the valid entries of samples/index.json; [] for a missing or damaged file."""
     try:
         entries = read_json(confine(directory, "samples/index.json", "sample index"))
     except (WanTrainerError, OSError):
@@ -106,7 +106,7 @@ def read_index(directory: Path) -> list[dict[str, Any]]:
 
 
 def list_samples(directory: Path) -> list[Sample]:
-    """Lists clips whose file exists: previews in order of step and prompt, then those of each rendering."""
+    """Returns the clips whose file exists: previews in order of step and prompt, then clips of each rendering."""
     named = [_sample_of(entry) for entry in read_index(directory)]
     found = {sample.id: sample for sample in named if sample is not None}
     ordered = sorted(

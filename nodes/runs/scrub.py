@@ -1,7 +1,7 @@
 """Removes paths of this machine and secrets from JSON data, such as the graph in workflow.json.
 
-Rather too much than too little: as a folder's name may contain spaces, the rest of a line goes with it. Links (http,
-https) and relative paths, such as names of models, stay.
+Folder names may contain spaces, so the text after a path up to the end of the line is removed too. Links (http, https)
+and relative paths, such as names of models, are kept.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ...wan_core.words import Sentence, filled
 _PATH = "[path removed]"
 
 _RUN = r"""(?:(?!\bhttps?://|\\{1,8}["'])[^\r\n\t"`<>|'\u201d\u00bb]|'(?=\w))*"""
-"""the rest of a path with spaces: up to the end of the line, a closing quote, a delimiter or a link"""
+"""remainder of a path that may contain spaces: up to the end of the line, a closing quote, a delimiter or a link"""
 _ROOTED = r"|".join([
     r"(?<!\w)/{1,4}(?:home|Users|mnt|media|Volumes|run/media)/{1,4}(?=\S)",
     r"(?<!\w)/root(?![\w-])",
@@ -30,15 +30,15 @@ _ROOTED = r"|".join([
 ])  # fmt: skip
 """starts of a path that may contain spaces: home folders, disks, drives, shares, / at the start of a line or quote"""
 _ABSOLUTE = r"""(?<![\w.~/+%})])/(?:[^/\s"'<>|]+/)+[^/\s"'<>|]*"""
-"""any other absolute path of two parts or more; not the tail of a relative one"""
+"""any other absolute path of at least two parts; not the end of a relative path"""
 _LINK = r"""https?://(?:(?!{home}|[=:](?:/home/|/Users/|/root\b|/mnt/|/media/|file:|[A-Za-z]:[\\/]))[^\s"'<>`|\\,;])*"""
 _SENTENCE = re.compile(r"[ ](?:(?:do|does|is|are|was|has|have|can|could)[ ]not?\b|cannot\b|is[ ]full\b)")
-"""words of a sentence after the last part of a path"""
+"""words that show that a sentence goes on after a path"""
 _CLOSING = ").,;:!?]}"
-"""characters that do not belong to a path at the end of a text"""
+"""characters after a path that are not part of it"""
 _SHORT = 80
 _LONGEST = 1_000_000
-"""characters; one search takes a sixth of a second for them and holds the GIL"""
+"""most characters of a searched text; one search of them takes a sixth of a second and holds the GIL"""
 _NAMES_OF_NOBODY = frozenset(
     {"root", "user", "users", "home", "ubuntu", "admin", "administrator", "runner", "comfyui", "workspace"}
     | {"models", "input", "output", "wan_trainer"}
@@ -46,8 +46,9 @@ _NAMES_OF_NOBODY = frozenset(
 
 
 def scrubbed(graph: Any) -> Any:
-    """Returns JSON data with paths and secrets replaced in values and keys, without ComfyUI's fingerprints; keys that
-    become equal are numbered. Returns {} for data nested deeper than Python's recursion limit.
+    """Returns JSON data with paths and secrets replaced in values and keys, without ComfyUI's key `is_changed`.
+
+    Keys that become equal are numbered. Returns {} for data nested deeper than Python's recursion limit.
     """
     try:
         return _scrubbed(graph, os.path.expanduser("~"))
@@ -76,7 +77,7 @@ def _scrubbed_dict(graph: dict[Any, Any], home: str) -> dict[str, Any]:
 
 def _unused(key: str, taken: dict[str, Any], numbers: dict[str, int]) -> str:
     """Returns `key`, numbered where it is taken."""
-    # `numbers` has the last number of each key: a million equal keys would otherwise be compared pairwise.
+    # `numbers` has the last number of each key, so that a million equal keys are not compared pairwise.
     name, number = key, numbers.get(key, 1)
     while name in taken:
         number += 1
@@ -97,13 +98,13 @@ def _scrubbed_text(text: str, home: str) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def _scrubbed_short(text: str, home: str) -> str:
-    """Cached: thousands of runs have the same few hundred names and values of settings."""
+    """`_scrubbed_text` of a short text; cached, because thousands of runs share a few hundred names and values."""
     return _paths(home).sub(_without_path, without_secrets(text))
 
 
 @functools.lru_cache(maxsize=4)
 def _paths(home: str) -> re.Pattern[str]:
-    """Returns the pattern of links, which stay, and of removed texts: paths, this user's home folder and name."""
+    """Returns a pattern for links, which are kept, and for paths, the user's home folder and name."""
     parts = [part for part in re.split(r"[\\/]+", home) if part]
     here = r"[\\/]{1,4}".join(map(re.escape, parts))
     own = rf"(?:(?<!\w)[\\/]{{1,4}})?{here}(?![\w-])" if len(parts) > 1 else r"(?!)"

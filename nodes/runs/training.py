@@ -1,4 +1,4 @@
-"""A queued training on its run directory: run by the engine, published, and reported to outputs and the page."""
+"""Runs a queued training: trains with the engine, publishes LoRAs, and reports to outputs and the page."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _log = logger(__name__)
 
 
 class QueuedTraining:
-    """One execution of the node on one run directory."""
+    """One execution of Train Wan LoRA on one run directory."""
 
     def __init__(self, hidden: Any, model: ModelHandle, cache: CacheHandle, decision: RunDecision) -> None:
         self._hidden, self._model, self._cache = hidden, model, cache
@@ -86,13 +86,13 @@ class QueuedTraining:
 
     @contextlib.contextmanager
     def _failure_recorded(self) -> Iterator[None]:
-        """Records a failure in the run's folder, also where the process could not, and publishes the newest step."""
+        """Inside, a failure is recorded in the run's folder, and the newest saved step is published."""
         try:
             yield
         except WanTrainerError as failure:
-            with contextlib.suppress(OSError):  # a full disk: the panel shows the failure until the page is reloaded
+            with contextlib.suppress(OSError):  # on a full disk, only the panel shows the failure
                 say_ended(self.directory, "failed", str(failure))
-            try:  # the newest step may be damaged; the published LoRA is then that of an older one
+            try:  # the newest step may be damaged; an older one is published then
                 self._publish_latest()
             except (WanTrainerError, OSError) as error:  # the failure of the run says more
                 _log.warning("%s", error)
@@ -112,7 +112,7 @@ class QueuedTraining:
         )
 
     def outputs(self) -> io.NodeOutput:
-        """Returns the outputs from disk: the same after training, after a restart, and with nothing to train."""
+        """Returns the outputs, read from disk, so that they are the same after a restart or with nothing to train."""
         saved = self._publish_latest()
         facts = RunFacts(self.directory)
         step = saved.step if saved is not None else 0
@@ -129,7 +129,7 @@ class QueuedTraining:
         return io.NodeOutput(run, read[0], losses, step, names[0], read[1], names[1], ui=ui)
 
     def _handed(self, saved: SavedStep | None) -> list[Path]:
-        """Lists the files behind the outputs: the run, the saved step, its LoRAs and their published copies."""
+        """Returns the files of the outputs: the run, the saved step, its LoRAs and their published copies."""
         if saved is None:
             return [self.directory]
         published = (folders.publish_folder().parent / name for name in self._published.names.values())
@@ -150,7 +150,7 @@ class QueuedTraining:
         return {"wan_run": [{**report, "cache": self._cache_counts()}], "images": samples[-1:], "animated": [True]}
 
     def _cache_counts(self) -> dict[str, int]:
-        """Returns the counts of encoded and reused entries in this queue entry."""
+        """Returns the numbers of encoded and reused cache entries in this queue entry."""
         counts = {k: v for k, v in asdict(self._cache.report).items() if isinstance(v, int)}
         if self._cache.prompt_id != current_prompt_id():  # ComfyUI reused the output of an earlier queue
             for kind in ("latents", "texts", "conditions"):
@@ -163,7 +163,7 @@ class QueuedTraining:
             self._publish(saved)
 
     def _publish_latest(self) -> SavedStep | None:
-        """Publishes the chosen step, else the newest. Returns it."""
+        """Publishes and returns the chosen step, else the newest."""
         job = read_run(self.directory).job_id
         saved = chosen(self.directory, job) or self._store.latest(job)
         if saved is not None:
@@ -171,7 +171,7 @@ class QueuedTraining:
         return saved
 
     def _publish(self, saved: SavedStep) -> Published:
-        """Publishes a saved step. Logs a failure: the saved step is intact, and later nodes need no copy."""
+        """Publishes a saved step. A failure is only logged, because the saved step itself is intact."""
         try:
             found = publish(self.directory, saved)
         except WanTrainerError as error:

@@ -1,6 +1,6 @@
-"""The Wan transformer: layers, their recomputation, sizes and dtypes, conditioning, latent spaces, token routes.
+"""The Wan transformer: layers, gradient checkpointing, sizes and dtypes, conditioning, latent spaces, token routes.
 
-The arithmetic inside a layer stands in `kernels`.
+The room `kernels` holds the arithmetic inside a layer.
 """
 
 from __future__ import annotations

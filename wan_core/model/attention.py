@@ -25,9 +25,9 @@ from .texts import repeated
 
 
 def together(linears: Sequence[nn.Module], x: Tensor, names: Sequence[str] = ()) -> tuple[Tensor, ...]:
-    """Returns the outputs (..., out) of linears that read one x (..., in); `names`: of the activations.
+    """Returns the outputs (..., out) of several linears for one input x (..., in); `names`: activation names, in order.
 
-    A linear of another kind says by a method `together` how several run as one.
+    If the first linear has a method `together`, that method runs all of them as one matrix product.
     """
     runs = [partial(linear, x) for linear in linears]
     own = getattr(linears[0], "together", None)
@@ -49,7 +49,7 @@ class WanRMSNorm(nn.Module):
 
 
 class WanAttention(nn.Module):
-    """q, k, v, o linears, RMS-normed q and k; what self- and cross-attention share."""
+    """Base class of self- and cross-attention: q, k, v, o linears, and RMS norm of queries and keys."""
 
     def __init__(self, shape: WanShape, numerics: Numerics) -> None:
         super().__init__()
@@ -62,20 +62,20 @@ class WanAttention(nn.Module):
         return x.unflatten(-1, (self.num_heads, -1))
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, kernel: Attention | None = None) -> Tensor:
-        """(B, N, heads, head_dim) each, in the compute dtype -> (B, N, D), in it too. `kernel`: None for its own."""
+        """(B, N, heads, head_dim) each -> (B, N, D), all in the compute dtype. `kernel`: None uses `self.kernel`."""
         inside = self.numerics.attention or self.numerics.compute
         attended = (kernel or self.kernel)(query.to(inside), key.to(inside), value.to(inside))
         return attended.to(self.numerics.compute).flatten(2)
 
 
 class WanSelfAttention(WanAttention):
-    """Attention of the video tokens to each other, rotated by their place."""
+    """Self-attention of the video tokens, with rotary position embedding (RoPE)."""
 
     seat: TokenSeat | RingSeat | None = None
-    """of a copy or rank that may run a part of the tokens"""
+    """exchange of queries, keys and values with the other copies or ranks, where the tokens are split"""
 
     def forward(self, x: Tensor, rope_cos: Tensor, rope_sin: Tensor) -> Tensor:
-        """x (B, N, D) in the compute dtype -> the same; the tables are those of `rope_table`."""
+        """x (B, N, D) in the compute dtype -> same shape and dtype; `rope_table` makes the two tables."""
         seat = self.seat if self.seat is not None and self.seat.joined else None
         if isinstance(seat, TokenSeat):
             attended = self._attend_together(seat, x, rope_cos, rope_sin)
@@ -94,10 +94,10 @@ class WanSelfAttention(WanAttention):
             return self._attend(query, key, self._heads(value), kernel)
 
     def _attend_together(self, seat: TokenSeat, x: Tensor, rope_cos: Tensor, rope_sin: Tensor) -> Tensor:
-        """Attends to the tokens of all copies, for own tokens x (B, n, D).
+        """Returns the attention of own tokens x (B, n, D) to the tokens of all copies.
 
-        Values are on their way while queries and keys are made, and queries while keys are. In the backward pass the
-        gradients of queries and values are, while that of keys goes through their linear.
+        Copying overlaps with computing. Values are copied while queries and keys are computed, queries while keys are
+        computed. In the backward pass, gradients of queries and values are copied during the key linear's backward.
         """
         with naming("value_proj"):
             value = self.v(x)
@@ -114,13 +114,14 @@ class WanSelfAttention(WanAttention):
         last = seat.send(key)
         all_values, queries, keys = seat.receive(value), seat.receive(sent), seat.receive(last)
         with naming("attn_output"):
-            # A card may have no head; the backward pass through queries, keys and values is that of all cards.
+            # A card may have no head. Its empty sum keeps queries, keys and values in the graph, so that its backward
+            # pass still takes part in every exchange.
             some = queries.shape[2] > 0
             attended = self._attend(queries, keys, all_values) if some else (queries + keys + all_values).flatten(2)
         return seat.to_tokens(attended.unflatten(-1, queries.shape[2:]), last).flatten(2)
 
     def _placed(self, x: Tensor, norm: WanRMSNorm, rope_cos: Tensor, rope_sin: Tensor) -> Tensor:
-        """x (B, N, D) -> (B, N, heads, head_dim) in its dtype, normed and rotated by place."""
+        """x (B, N, D) -> (B, N, heads, head_dim) in x's dtype, after RMS norm and RoPE."""
         dtype = self.numerics.qk_norm
         if rotation_fuses(x, norm.weight, rope_cos, dtype):
             return self._heads(fused_rms_rotate(x, norm.weight, norm.eps, rope_cos, rope_sin))
@@ -128,10 +129,10 @@ class WanSelfAttention(WanAttention):
 
 
 class WanCrossAttention(WanAttention):
-    """Attention of the video tokens to the text, and to image tokens where the variant has them."""
+    """Attention of the video tokens to the text tokens, and to image tokens where the variant has them."""
 
     text_rows = 0
-    """how many rows a text has; the last one stands for the missing, and is given twice. 0: all given rows"""
+    """number of rows attention reads: the last row, given twice, is repeated to fill them (`texts`). 0: no repeating"""
 
     def __init__(self, shape: WanShape, numerics: Numerics) -> None:
         super().__init__(shape, numerics)
@@ -141,10 +142,10 @@ class WanCrossAttention(WanAttention):
             self.norm_k_img = WanRMSNorm(shape.dim, shape.eps)
 
     def context(self, text: Tensor, image: Tensor | None = None) -> tuple[Tensor, ...]:
-        """Returns the keys and values of text (B, L, D), and of image (B, M, D) where the variant has it.
+        """Returns keys and values of `text` (B, L, D), then of `image` (B, M, D) where the variant has image tokens.
 
-        Each is (B, rows, heads, head_dim), in the compute dtype as the inputs are; those of text are `text_rows`, where
-        L is less.
+        Inputs and outputs are in the compute dtype. Outputs are (B, rows, heads, head_dim); text keys and values have
+        `text_rows` rows if L is smaller.
         """
         dtype = self.numerics.qk_norm
         key, value = together((self.k, self.v), text)
@@ -156,7 +157,7 @@ class WanCrossAttention(WanAttention):
         return *found, self._heads(self.norm_k_img(key, dtype)), self._heads(value)
 
     def forward(self, x: Tensor, context: tuple[Tensor, ...]) -> Tensor:
-        """x (B, N, D) in the compute dtype -> (B, N, D); context as `context` makes it."""
+        """x (B, N, D) in the compute dtype -> (B, N, D). `context`: the result of the method `context`."""
         with made_together((self.q, self.o), x.dtype):
             query = self._heads(self.norm_q(self.q(x), self.numerics.qk_norm))
             key, value, *image = context

@@ -1,4 +1,4 @@
-"""One layer of the transformer, the VACE layer built on it, and the head. B batch, N tokens, D width, T time rows."""
+"""The transformer block, the VACE block, and the output head. B batch, N tokens, D width, T time rows."""
 
 from __future__ import annotations
 
@@ -45,36 +45,36 @@ class Constants(NamedTuple):
     image: Tensor | None = None
     """(B, M, D) compute dtype; None for variants without image tokens"""
     face: Tensor | None = None
-    """(B, F, K, D) compute dtype: K tokens of the face in each latent frame; None for variants without"""
+    """(B, F, K, D) compute dtype: K face tokens in each latent frame; None for variants without a face"""
 
     def declared(self, numerics: Numerics) -> Constants:
-        """Returns the tensors in the dtypes above, which differ only where a sharding wrapper has cast them."""
+        """Returns the tensors in the dtypes above; FSDP2 may have cast the inputs to others."""
         modulation, compute, rope = numerics.modulation, numerics.compute, numerics.rope
         dtypes = (modulation, compute, rope, rope, compute, compute)
         return self._make(None if one is None else one.to(to) for one, to in zip(self, dtypes, strict=True))
 
     def moved(self, move: Callable[[Tensor], Tensor]) -> Constants:
-        """Returns them with every tensor passed through `move`."""
+        """Returns a copy with `move` applied to every tensor."""
         return self._make(None if one is None else move(one) for one in self)
 
 
 Recompute = Callable[..., Any]
-"""Runs `function(*inputs)` and keeps its inputs instead of its activations, such as torch's `checkpoint`."""
+"""Runs `function(*inputs)` with gradient checkpointing, as `torch.utils.checkpoint.checkpoint` does."""
 
 
 class _Layer(nn.Module):
-    """Modulated self-attention; then, token by token, plain cross-attention and modulated feed-forward.
+    """Base class of the blocks. Stage 1: modulated self-attention. Stage 2: cross-attention, modulated feed-forward.
 
-    The recompute happens inside `forward`, below the module's hooks: a sharding wrapper (FSDP2) that casts inputs in
-    its hooks casts once, and the second pass sees what the first one saw. Ambient autocast ends at the same place.
+    Gradient checkpointing happens inside `forward`, below the module's hooks. FSDP2 casts inputs in its hooks, so it
+    casts once and the recomputation sees the same inputs. Ambient autocast is switched off at the same place.
     """
 
     chunk_tokens = CHUNK_TOKENS
-    """Tokens that run through the second stage together, at most; 0 is all"""
+    """largest number of tokens in one chunk of stage 2; 0: one chunk"""
     holds_values = True
-    """Whether the second stage keeps its dequantized weights from the first chunk to the last"""
+    """whether stage 2 keeps its dequantized weights from the first chunk to the last"""
     output_is_read = False
-    """Whether the backward pass of the layer reads the output of its feed-forward"""
+    """whether the backward pass of the layer reads the output of its feed-forward"""
 
     def __init__(self, shape: WanShape, numerics: Numerics) -> None:
         super().__init__()
@@ -89,12 +89,12 @@ class _Layer(nn.Module):
         self._of_pass = HeldValues()
 
     def mix(self, tokens: Tensor, constants: Constants) -> Tensor:
-        """Runs the modulated self-attention: tokens (B, N, D) -> the same, in the residual dtype."""
+        """Runs stage 1: tokens (B, N, D) -> (B, N, D) in the residual dtype."""
         tokens = tokens.to(self.numerics.residual)
         return self.attend(tokens, constants.time_rows, constants.rope_cos, constants.rope_sin)
 
     def attend(self, tokens: Tensor, time_rows: Tensor, rope_cos: Tensor, rope_sin: Tensor) -> Tensor:
-        """Does what `mix` does; it sees no constant that it does not need, so one compiled graph serves more passes."""
+        """The compiled part of `mix`. It takes only the constants it reads, so that fewer graphs are compiled."""
         shift, scale, gate, *_ = self._rows(time_rows)
         tokens, x, make = self._modulated(tokens, None, shift, scale)
         with remade(x, make):
@@ -102,21 +102,21 @@ class _Layer(nn.Module):
         return gated_add(tokens, attended, gate)
 
     def share(self, constants: Constants) -> Shared:
-        """Returns the keys and values that the cross-attention of every token reads."""
+        """Returns keys and values of the cross-attention, which all tokens read."""
         return self.cross_attn.context(constants.text, constants.image)
 
     def rest(self, tokens: Tensor, constants: Constants, shared: Shared) -> Tensor:
-        """Runs cross-attention and feed-forward of some tokens (B, n, D) in the residual dtype -> the same."""
+        """Runs stage 2 on a chunk: tokens (B, n, D) in the residual dtype -> same shape and dtype."""
         return self.treat(tokens, constants.time_rows, shared)
 
     def rest_again(self, tokens: Tensor, constants: Constants, shared: Shared) -> Tensor:
-        """Recomputes `rest` for the backward pass: the result has the graph of `rest`, not its values."""
+        """Recomputes `rest` for the backward pass: the result has the graph of `rest`, but undefined values."""
         return self.treat(tokens, constants.time_rows, shared, read=False)
 
     def treat(self, tokens: Tensor, time_rows: Tensor, shared: Shared, *, read: bool = True) -> Tensor:
-        """Runs cross-attention and feed-forward: the function behind `rest`, and behind `rest_again` where not `read`.
+        """The compiled part of `rest` and, with `read` False, of `rest_again`: cross-attention, then feed-forward.
 
-        Without gradients it may overwrite `tokens` and return them. Not `read`: the pass is recomputed for its graph.
+        Without gradients it may overwrite `tokens` and return them.
         """
         *_, shift, scale, gate = self._rows(time_rows)
         given = tokens
@@ -131,7 +131,7 @@ class _Layer(nn.Module):
                 x = first(x)
             make = partial(gelu, x)
             x = make()
-        # The gradient of a gate that is trained reads what it was multiplied by.
+        # The gradient of a trained gate needs the feed-forward's output.
         needed = self.output_is_read or gate.requires_grad
         with naming("hidden_states" if needed else UNREAD):
             with remade(x, make):
@@ -139,27 +139,28 @@ class _Layer(nn.Module):
             return gated_add(tokens, x, gate, read=read or needed, into=given)
 
     def hold(self) -> AbstractContextManager[None]:
-        """Inside, the second stage dequantizes each of its weights once."""
+        """Inside, stage 2 dequantizes each of its weights once."""
         return values_held((self.cross_attn, self.ffn) if self.holds_values else ())
 
     def keep(self) -> AbstractContextManager[None]:
-        """Inside, both stages convert their norms and sum their modulation once."""
+        """Inside, both stages cast their norm weights and add up their modulation once."""
         return values_held((), self._of_pass)
 
     def _rows(self, time_rows: Tensor) -> tuple[Tensor, ...]:
-        """Returns shift, scale and gate of both stages, (B, T, D) each."""
+        """Returns shift, scale, gate of stage 1, then of the feed-forward: (B, T, D) each."""
         own, dtype = self.modulation.unsqueeze(1), self.numerics.modulation
-        # The sum of mixed dtypes is that of the wider one: no kernel for a cast alone.
+        # Adding mixed dtypes promotes to the wider one, so no separate cast is needed.
         own = own if torch.promote_types(own.dtype, dtype) == dtype else own.to(dtype)
         if own.requires_grad or time_rows.requires_grad or torch.compiler.is_compiling():
             return (own + time_rows).unbind(2)
-        rows = f"rows {time_rows.storage_offset()} {time_rows.shape[1]}"  # a chunk may have some of them
+        rows = f"rows {time_rows.storage_offset()} {time_rows.shape[1]}"  # a chunk may have a slice of the time rows
         return self._of_pass.of(rows, lambda: own + time_rows).unbind(2)
 
     def _modulated(
         self, tokens: Tensor, update: Tensor | None, shift: Tensor, scale: Tensor
     ) -> tuple[Tensor, Tensor, Callable[[], Tensor]]:
-        """Returns tokens plus `update`, the modulated norm of that in the compute dtype, and what makes that again."""
+        """Returns the sum of tokens and `update`, its modulated norm in the compute dtype, and a function that
+        recomputes that norm."""
         numerics = self.numerics
         how = (shift, scale, self.eps, numerics.norm, numerics.compute)
         tokens, x = modulated_with(tokens, update, *how)
@@ -167,9 +168,9 @@ class _Layer(nn.Module):
         return tokens, x, lambda: modulated_with(kept, None, *how)[1]
 
     def _normed(self, tokens: Tensor, *, overwrites: bool) -> tuple[Tensor, Tensor, Callable[[], Tensor]]:
-        """Does for the norm before the cross-attention, without an update, what `_modulated` does.
+        """Returns the same three for the norm before the cross-attention, which has no update.
 
-        `overwrites`: the gradient of `tokens` may take their place.
+        `overwrites`: the backward pass may write the gradient of `tokens` into their memory.
         """
         how = (self.norm3, self.numerics.norm, self.numerics.compute, self._of_pass)
         tokens, x = normed_with(tokens, *how, overwrites=overwrites)
@@ -178,21 +179,21 @@ class _Layer(nn.Module):
 
 
 class WanBlock(_Layer):
-    """One layer of the main stream."""
+    """A block of the main stream."""
 
     def __init__(self, shape: WanShape, numerics: Numerics, *, sees_face: bool = False) -> None:
-        """`sees_face`: the tokens then attend to the face."""
+        """`sees_face`: attention to the face tokens follows the feed-forward."""
         super().__init__(shape, numerics)
         self.output_is_read = sees_face
         self.face = FaceAttention(shape, numerics) if sees_face else None
 
     def rest(self, tokens: Tensor, constants: Constants, shared: Shared) -> Tensor:
-        """Runs the second stage, and the attention to the face where the layer has it."""
+        """Runs stage 2, then attention to the face where the block has it."""
         tokens = super().rest(tokens, constants, shared)
         return tokens if self.face is None else self.face(tokens, constants.face)
 
     def rest_again(self, tokens: Tensor, constants: Constants, shared: Shared) -> Tensor:
-        """Recomputes `rest` for the backward pass: the result has the graph of `rest`, not its values."""
+        """Recomputes `rest` for the backward pass: the result has the graph of `rest`, but undefined values."""
         tokens = super().rest_again(tokens, constants, shared)
         return tokens if self.face is None else self.face(tokens, constants.face)
 
@@ -207,8 +208,8 @@ class WanBlock(_Layer):
         face: Tensor | None = None,
         recompute: Recompute | None = None,
     ) -> Tensor:
-        """tokens (B, N, D) in the residual dtype -> the same; the rest are the fields of Constants."""
-        face = None if self.face is None else face  # without it, chunks need not end with a frame
+        """tokens (B, N, D) in the residual dtype -> same shape and dtype; the other tensors: fields of Constants."""
+        face = None if self.face is None else face  # without face tokens, a chunk may end inside a frame
         stages = Stages(self, self.mix, self.share, self.rest, self.chunk_tokens, self.hold, self.rest_again, self.keep)
         run = partial(in_stages if recompute is None else recompute, stages)
         constants = Constants(time_rows, text, rope_cos, rope_sin, image, face).declared(self.numerics)
@@ -216,9 +217,9 @@ class WanBlock(_Layer):
 
 
 class VaceBlock(_Layer):
-    """One layer of VACE's second stream: it carries the control video and gives a hint for the main stream."""
+    """A block of VACE's control stream: it returns the stream and a hint, which is added to the main stream."""
 
-    output_is_read = True  # by the adapter of the linear that makes the hint
+    output_is_read = True  # the LoRA on `after_proj` reads it
 
     def __init__(self, shape: WanShape, numerics: Numerics, *, first: bool) -> None:
         super().__init__(shape, numerics)
@@ -239,9 +240,9 @@ class VaceBlock(_Layer):
         _face: Tensor | None = None,
         recompute: Recompute | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """control (B, N, D) in the residual dtype -> the same, and the hint in the compute dtype.
+        """control (B, N, D) in the residual dtype -> control, same dtype, and the hint (B, N, D) in the compute dtype.
 
-        tokens (B, N, D): the main stream before its first block; only the first layer reads them.
+        tokens (B, N, D): the main stream before its first block; only the first VACE block reads it.
         """
         constants = Constants(time_rows, text, rope_cos, rope_sin, image).declared(self.numerics)
         stages = Stages(
@@ -252,7 +253,7 @@ class VaceBlock(_Layer):
         return cast("tuple[Tensor, Tensor]", without_autocast(control.device.type, run, *streams, constants))
 
     def mix_control(self, control: Tensor, *rest: Any) -> Tensor:
-        """Runs the first stage on control (B, N, D), for the first layer on the main stream (B, N, D) too."""
+        """Runs stage 1 on control (B, N, D); the first VACE block adds the main stream (B, N, D) before."""
         *tokens, constants = rest
         if self.first:
             compute, residual = self.numerics.compute, self.numerics.residual
@@ -260,7 +261,7 @@ class VaceBlock(_Layer):
         return self.mix(control, constants)
 
     def give_hint(self, tokens: Tensor, constants: Constants, shared: Shared) -> tuple[Tensor, Tensor]:
-        """Runs the second stage, and makes the hint of its result: dtypes are those of `forward`."""
+        """Runs stage 2 on a chunk; returns control and its hint, in the dtypes of `forward`."""
         control = self.rest(tokens, constants, shared)
         return control, self.after_proj(control.to(self.numerics.compute))
 

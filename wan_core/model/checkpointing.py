@@ -1,9 +1,9 @@
-"""Gradient checkpointing of a layer: its inputs are kept, and the backward pass runs it again, stage by stage.
+"""Gradient checkpointing of a block: it keeps its inputs, and the backward pass recomputes it stage by stage.
 
-Ours and not torch's, for what the backward pass holds at once. The second stage of a layer is run again and walked
-backward by chunks, so its widest tensors exist for a chunk only; what `remade` makes again is made again here too
-(torch's checkpoint keeps it); and the frozen weights and the kept inputs may be offloaded between the passes.
-The gradients are those of a pass that keeps everything, bit for bit on a CPU, also where several passes add up.
+It needs less memory than `torch.utils.checkpoint`. Stage 2 is recomputed and differentiated chunk by chunk, so its
+widest tensors exist for one chunk only. Inputs of linears are recomputed too (`remade`); torch's checkpoint would keep
+them. Frozen weights and kept inputs may be offloaded between the passes.
+On a CPU the gradients equal those without checkpointing bit for bit, also if several passes accumulate.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from .scopes import scope
 from .stages import Stages, as_tuple, chunks
 
 _FEW_TOKENS = 2048
-"""of a batch: their activations are small, and making one again costs a card no less than starting a kernel does"""
+"""largest batch, in tokens, whose recomputation keeps the inputs of linears: small, and remaking one is a launch"""
 
 
 @dataclass(frozen=True)
 class Checkpointing:
-    """Runs a layer with its weights in place, and so that only its inputs are kept: a `Recompute` for one block."""
+    """Runs one block: loads its offloaded weights and checkpoints its activations. A `Recompute`."""
 
     block: str = ""
-    """its name, for example blocks.7"""
+    """the block's name, for example blocks.7"""
     _: KW_ONLY
     recomputes: bool = True
-    """False: it keeps its activations as any module does; its weights must then stay where they are"""
+    """False: the block keeps its activations; its weights must then not be offloaded"""
     offload: Offload = NoOffload()
     policy: Policy = Policy()
-    """what else is kept, so that it need not be computed again"""
+    """activations to keep besides the inputs"""
     keeps_rng: bool = False
-    """needed only when the layer draws random numbers (LoRA dropout)"""
+    """whether to restore random states before recomputing; only LoRA dropout needs it"""
 
     def __call__(self, stages: Stages, *inputs: Any) -> Tensor | tuple[Tensor, ...]:
         """Returns `stages(*inputs)`: the inputs are token streams (B, N, D) and, last, the constants."""
@@ -59,7 +59,7 @@ class Checkpointing:
         if not (self.recomputes and wanted and torch.is_grad_enabled()):
             with self.offload.weights(self.block, again=False):
                 return stages(*inputs)
-        # Parameters are no inputs of the pass. Where only they are trained, this makes its output want a gradient.
+        # Parameters are no inputs of the autograd function. If no input requires grad, the anchor makes the output do.
         anchor = None if trained is None else trained.new_empty(0).requires_grad_()
         return _Checkpointed.apply(
             _Pass(self, stages, len(streams), type(constants)._make), anchor, *streams, *constants
@@ -68,22 +68,22 @@ class Checkpointing:
 
 @dataclass
 class _Pass:
-    """One pass through one layer."""
+    """One forward and backward pass of one layer."""
 
     how: Checkpointing
     stages: Stages
     streams: int
-    """how many of the inputs are token streams; the others are the constants"""
+    """number of leading inputs that are token streams; the others are the constants"""
     constants: Callable[[Sequence[Tensor | None]], Any]
     taken: Callable[[], Tensor] | None = None
-    """gives back the layer's own input, where it was offloaded"""
+    """loads the layer's offloaded input; None: it was not offloaded"""
     kept: Kept | None = None
-    """what the policy keeps"""
+    """activations that the policy keeps"""
     drawn: list[_RandomState] = field(default_factory=list)
-    """the generators before the first stage, before what is shared, and before each chunk"""
+    """random states before stage 1, before `share`, and before each chunk"""
 
     def run(self, inputs: Sequence[Tensor | None]) -> Tensor | tuple[Tensor, ...]:
-        """Runs the layer for the first time."""
+        """Runs the forward pass."""
         stages, parts, near = self.stages, itertools.count(), inputs[0]
         if self.how.policy:
             self.kept = Kept(self.how.policy, self.how.offload)
@@ -103,7 +103,7 @@ class _Pass:
         return stages(*inputs[: self.streams], self.constants(inputs[self.streams :]))
 
     def _again(self, part: int) -> AbstractContextManager[None]:
-        """Inside, part `part` of the layer (its first stage, what is shared, then chunks) runs as it did before."""
+        """Inside, `part` is recomputed with its random state and kept activations; 0 stage 1, 1 `share`, 2.. chunks."""
         if self.drawn:
             self.drawn[part].restore()
         return self.kept.again(part) if self.kept is not None else nullcontext()
@@ -111,13 +111,13 @@ class _Pass:
     def weights(self, *, again: bool) -> AbstractContextManager[None]:
         return self.how.offload.weights(self.how.block, again=again)
 
-    def walk_back(self, inputs: Sequence[Tensor | None], gradients: Sequence[Tensor | None]) -> None:
-        """Runs the layer again and adds to `.grad` of `inputs` and of its parameters; call it with gradients on."""
-        with self.stages.keep(), narrowed(self.stages.layer, way_back=True) as trained:
-            self._walk_back(inputs, gradients, trained.gather)
+    def backward(self, inputs: Sequence[Tensor | None], gradients: Sequence[Tensor | None]) -> None:
+        """Recomputes the layer and adds to `.grad` of `inputs` and of its parameters; call it with gradients on."""
+        with self.stages.keep(), narrowed(self.stages.layer, backward=True) as trained:
+            self._run_backward(inputs, gradients, trained.gather)
 
-    def _walk_back(
-        self, inputs: Sequence[Tensor | None], gradients: Sequence[Tensor | None], walked: Callable[[], None]
+    def _run_backward(
+        self, inputs: Sequence[Tensor | None], gradients: Sequence[Tensor | None], gather: Callable[[], None]
     ) -> None:
         stages, constants = self.stages, self.constants(inputs[self.streams :])
         first = inputs[0]
@@ -131,9 +131,9 @@ class _Pass:
         values, reached, rest = tokens.detach(), False, stages.again or stages.rest
         sums: list[Tensor | None] = [None] * len(apart)
         parts = chunks(stages, tokens, constants)
-        # Of one chunk of several, inputs of linears are kept: the first stage holds more at once.
+        # A chunk may keep the inputs of its linears: stage 1, on all tokens, holds more at once.
         with stages.hold(), made_once() if few or len(parts) > 1 else nullcontext():
-            # From the last chunk to the first: the order in which autograd would walk them.
+            # From the last chunk to the first: the order in which autograd would sum their gradients.
             for number, (part, own) in reversed(list(enumerate(parts))):
                 piece = values[:, part].detach().requires_grad_(tokens.requires_grad)
                 with scope("recompute stage 2"), self._again(2 + number):
@@ -141,8 +141,8 @@ class _Pass:
                 pairs = zip(outputs, gradients, strict=True)
                 with scope("backward of stage 2"):
                     _backward([(output, g[:, part]) for output, g in pairs if g is not None and output.requires_grad])
-                    if number:  # what follows the last walk reaches other parameters
-                        walked()
+                    if number:  # after the last one, stage 1's backward follows, then gathers for both
+                        gather()
                 del outputs, pairs
                 sums = _added(sums, apart)
                 if piece.grad is None:
@@ -151,19 +151,19 @@ class _Pass:
                 if len(parts) == 1:
                     values = piece.grad
                 elif storage_number(piece.grad) != storage_number(values):
-                    # These tokens are done with: their gradient takes their place, unless it was written there.
+                    # These tokens are no longer needed: their gradient replaces them, unless it already lies there.
                     with torch.no_grad():
                         values[:, part] = piece.grad
         with scope("backward of stage 1"):
-            _backward([(value, of_it) for value, of_it in zip(shared, sums, strict=True) if of_it is not None])
+            _backward([(value, total) for value, total in zip(shared, sums, strict=True) if total is not None])
             if reached:
                 _backward([(tokens, values)])
-            walked()
+            gather()
 
 
 @torch.no_grad()
 def _added(sums: list[Tensor | None], leaves: Sequence[Tensor]) -> list[Tensor | None]:
-    """Returns sums of gradients with those of `leaves`, which it takes from them."""
+    """Adds the gradients of `leaves` to `sums`, returns the sums, and sets the leaves' `.grad` to None."""
     pairs = zip(sums, leaves, strict=True)
     both = [(own, leaf.grad) for own, leaf in pairs if own is not None and leaf.grad is not None]
     if both:
@@ -175,10 +175,10 @@ def _added(sums: list[Tensor | None], leaves: Sequence[Tensor]) -> list[Tensor |
 
 
 def _backward(ends: list[tuple[Tensor, Tensor]]) -> None:
-    """Runs the backward pass from values (any shape) whose gradients are given.
+    """Runs autograd's backward pass from pairs of an output (any shape) and its gradient.
 
-    By the engine itself: `torch.autograd.backward` first compares sizes by symbolic shapes, whose import (sympy) is 0.3
-    CPU seconds of every start.
+    It calls the engine directly: `torch.autograd.backward` compares shapes symbolically first, and importing sympy for
+    that costs 0.3 CPU seconds at every start.
     """
     if ends:
         values, gradients = zip(*ends, strict=True)
@@ -187,15 +187,15 @@ def _backward(ends: list[tuple[Tensor, Tensor]]) -> None:
 
 
 class _Checkpointed(torch.autograd.Function):
-    """Inputs after the pass: an anchor (empty, or None), the token streams, the constants."""
+    """Its inputs: the pass, an anchor (empty tensor or None), the token streams, the constants."""
 
     @staticmethod
     def forward(ctx: Any, layer: _Pass, _anchor: Tensor | None, *inputs: Tensor | None) -> Any:
         assert inputs[0] is not None
-        # Before the layer runs: its input lies on the device anyway meanwhile, and can be copied. It alone is
-        # offloaded: the other inputs of a layer are read by all layers.
+        # The copy starts before the layer runs, so that both overlap. Only the first input is offloaded: all layers
+        # read the others.
         layer.taken = layer.how.offload.put(inputs[0])
-        with layer.weights(again=False), narrowed(layer.stages.layer, way_back=False):
+        with layer.weights(again=False), narrowed(layer.stages.layer, backward=False):
             outputs = layer.run(inputs)
         ctx.set_materialize_grads(False)
         ctx.layer = layer
@@ -207,10 +207,10 @@ class _Checkpointed(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         layer: _Pass = ctx.layer
         with scope(layer.how.block, "backward"):
-            return _Checkpointed._walked_back(ctx, layer, gradients)
+            return _Checkpointed._recomputed(ctx, layer, gradients)
 
     @staticmethod
-    def _walked_back(ctx: Any, layer: _Pass, gradients: Sequence[Tensor | None]) -> tuple[Any, ...]:
+    def _recomputed(ctx: Any, layer: _Pass, gradients: Sequence[Tensor | None]) -> tuple[Any, ...]:
         first, *others = ctx.saved_tensors
         if layer.kept is not None:
             layer.kept.fetch()
@@ -223,19 +223,19 @@ class _Checkpointed(torch.autograd.Function):
         ]
         before, device = (_RandomState.now(first) if layer.drawn else None), first.device.type
         del first, others
-        with layer.weights(again=True), _sums_of_a_pass(layer.stages.layer), torch.enable_grad():
-            without_autocast(device, layer.walk_back, inputs, gradients)
+        with layer.weights(again=True), _summed_apart(layer.stages.layer), torch.enable_grad():
+            without_autocast(device, layer.backward, inputs, gradients)
         if before is not None:
             before.restore()
         return None, None, *(None if value is None else value.grad for value in inputs)
 
 
 @contextmanager
-def _sums_of_a_pass(module: nn.Module) -> Iterator[None]:
-    """Inside, gradients of `module` begin at zero; afterwards the earlier ones are added.
+def _summed_apart(module: nn.Module) -> Iterator[None]:
+    """Inside, `.grad` of the module's parameters is None; afterwards the gradients from before are added.
 
-    Autograd sums what the chunks of one pass make before it adds it to what earlier passes made; a sum taken chunk by
-    chunk would differ in its last bit.
+    Autograd sums the gradients of one pass first, and then adds that sum to earlier passes' gradients. Adding each
+    chunk's gradient to `.grad` at once would differ in the last bit.
     """
     every = {id(p): p for p in parameters_below(module)}
     before = [(p, gradient) for p in every.values() if (gradient := p.grad) is not None]
@@ -251,7 +251,7 @@ def _sums_of_a_pass(module: nn.Module) -> Iterator[None]:
 
 
 class _RandomState(NamedTuple):
-    """The generators of the CPU and of one GPU at one moment."""
+    """The random states of the CPU and of one GPU."""
 
     of_cpu: Tensor
     device: torch.device
@@ -260,7 +260,7 @@ class _RandomState(NamedTuple):
 
     @classmethod
     def now(cls, near: Tensor | None) -> _RandomState:
-        """Returns them for the device that `near` lies on."""
+        """Returns the current states; `near` lies on the GPU in question."""
         device = torch.device("cpu") if near is None else near.device
         return cls(torch.get_rng_state(), device, random_state(device))
 

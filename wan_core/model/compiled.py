@@ -1,7 +1,7 @@
-"""torch.compile of the stages of a layer: a handful of graphs serves all blocks, chunks and clip sizes.
+"""torch.compile of the stages of a block: a handful of graphs serves all blocks, chunks and clip sizes.
 
-The stages and not the model: checkpointing, offload and the carrier decide between them, and compiling forty equal
-blocks as one graph takes minutes instead of seconds.
+It does not compile the complete model: checkpointing, offload and device changes happen between the stages, and one
+graph of forty equal blocks takes minutes to compile instead of seconds.
 """
 
 from __future__ import annotations
@@ -25,16 +25,15 @@ _untraced: list[tuple[Any, str]] = []
 
 
 def untraced(owner: Any, name: str) -> None:
-    """Let torch.compile never look into the function that is called `name` in a module or class.
+    """Applies `torch.compiler.disable` to the function `name` of a module or class, before the first compilation.
 
-    `torch.compiler.disable` says so, and imports the compiler to say it: 0.8 CPU seconds of every start. So it is said
-    once something is going to be compiled.
+    It waits that long because `torch.compiler.disable` imports the compiler, 0.8 CPU seconds at every start.
     """
     _untraced.append((owner, name))
 
 
 class PlainMode(TorchDispatchMode):
-    """A dispatch mode for which torch does not import its compiler before there is something to compile."""
+    """A TorchDispatchMode whose definition does not import torch's compiler (see `untraced`)."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -42,14 +41,14 @@ class PlainMode(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Registers with torch, which would do at once what `untraced` does later."""
+        """False keeps torch from calling `torch.compiler.disable` at once; `untraced` does it later."""
         return False
 
 
 def check_compile(device: torch.device) -> None:
-    """Refuses a device that torch cannot compile for: it takes triton on a GPU, a compiler on a CPU.
+    """Refuses a device that torch cannot compile for. A GPU needs triton, a CPU needs a C++ compiler.
 
-    Raises ConfigError for a card that is too old for triton, DependencyError for what is not installed.
+    Raises ConfigError for a card that is too old for triton, DependencyError if triton or the compiler is missing.
     """
     card, backend = abilities_of(device), backend_of(device)
     if not backend.compiles:
@@ -74,7 +73,7 @@ def check_compile(device: torch.device) -> None:
 
 
 def compile_stages(layers: Iterable[nn.Module], stages: Sequence[str], backend: str = "inductor") -> None:
-    """Compiles these stages (methods) of every layer, for any number of tokens."""
+    """Compiles the methods named `stages` of every layer, for any number of tokens."""
     while _untraced:
         owner, name = _untraced.pop()
         setattr(owner, name, torch.compiler.disable(getattr(owner, name)))

@@ -1,4 +1,4 @@
-"""The inputs of a model other than noised latent, timestep and text: which kinds there are, and which sizes fit."""
+"""Conditioning: the model inputs besides noised latent, timestep and text; their kinds and their required shapes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from .shape import FACE_SIDE, WanShape
 
 
 def sent(tensor: Tensor, device: torch.device) -> Tensor:
-    """Returns `tensor` (any shape) on `device`, without waiting where nobody can notice.
+    """Returns `tensor` (any shape) on `device`; a copy to a GPU does not block the host.
 
-    Towards an accelerator the copy stands in the same queue as the work behind it; towards the CPU the values would be
-    read before they are there.
+    A copy to the CPU must block: the host would otherwise read the values before they have arrived.
     """
     return tensor.to(device, non_blocking=backend_of(device).late_copies)
 
@@ -28,7 +27,7 @@ MOST_STREAMS = 10
 STREAMS = tuple(f"context.{number}" for number in range(1, MOST_STREAMS + 1))
 """names of a clip's context streams in a cache, by rotary id; a clip has the first ones"""
 _CONTEXT_FILES = ("source", "refvideo", *(f"ref{number}" for number in range(1, 9)))
-"""the files that streams are made of, in that order"""
+"""the clip's files that the streams encode, in stream order"""
 WHOLE_CONTEXT = (
     "Clips with context streams (Bernini-R) cannot share out tokens or route them yet: their streams differ in size. "
     "Split blocks over GPUs instead of tokens, leave context_parallel at 1 and tread_routes empty."
@@ -43,13 +42,13 @@ class Conditioning:
     """
 
     channels: Tensor | None = None
-    """(B, C, F, H, W), put behind the latent's channels. I2V and FLF2V: 4 of the mask, 16 of the encoded frames"""
+    """(B, C, F, H, W), concatenated after the latent's channels. I2V, FLF2V: 4 mask channels, 16 of encoded frames"""
     image_tokens: Tensor | None = None
     """(B, 257, 1280) CLIP vision tokens of the first frame; FLF2V (B, 514, 1280), first frame then last"""
     vace: Tensor | None = None
     """(B, 96, F, H, W): 16 inactive latent, 16 reactive latent, 64 mask"""
     vace_strength: float = 1.0
-    """what the hints are multiplied with"""
+    """factor of VACE's hints"""
     reference: Tensor | None = None
     """(B, 16, H, W) latent of a reference image (Fun models with `ref_conv`); optional, without it no frame is added"""
     camera: Tensor | None = None
@@ -59,7 +58,7 @@ class Conditioning:
     video, reference video, reference images; the place in the tuple, from 1, is the rotary id"""
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Conditioning:
-        """Returns the conditioning with every tensor passed through `change`."""
+        """Returns a copy with `change` applied to every tensor."""
         values = ((field.name, getattr(self, field.name)) for field in fields(self))
         changed = {name: change(value) for name, value in values if isinstance(value, Tensor)}
         return replace(self, **changed, context=tuple(map(change, self.context)))
@@ -69,57 +68,57 @@ class Conditioning:
     pose_stream: Tensor | None = None
     """(B, C, F, H/2, W/2) latent of a pose video of half the size (SCAIL)"""
     reference_masks: Tensor | None = None
-    """(B, 28, R, H, W) whose identity each place of the references is (SCAIL-2)"""
+    """(B, 28, R, H, W) identity masks of the references: which character each place shows (SCAIL-2)"""
     pose_masks: Tensor | None = None
-    """(B, 28, F, H/2, W/2) the same of the pose video"""
+    """(B, 28, F, H/2, W/2) identity masks of the pose video (SCAIL-2)"""
     replaces: bool = False
-    """whether the character of the reference replaces one of the pose video, or moves in its own scene (SCAIL-2)"""
+    """True: the reference's character replaces one in the pose video; False: it moves in its own scene (SCAIL-2)"""
     pose: Tensor | None = None
-    """(B, 16, F - 1, H, W) latent of a pose video (Animate): of all frames but the first, the reference image"""
+    """(B, 16, F - 1, H, W) latent of a pose video (Animate); the first of the F frames, the reference, has no pose"""
     face: Tensor | None = None
-    """(B, 3, 4 F - 7, 512, 512) pixels of a face video in [-1, 1] (Animate), frame by frame as the clip"""
+    """(B, 3, 4 F - 7, 512, 512) pixels of a face video in [-1, 1], as many frames as the clip (Animate)"""
 
     def to(self, device: torch.device) -> Conditioning:
         """Returns the same tensors on `device`."""
         return self.each(partial(sent, device=device))
 
     def only(self, places: Tensor) -> Conditioning:
-        """Returns the clips in those places (K,) int64 of the batch."""
+        """Returns the clips with indices `places` (K,) int64 of the batch."""
         return self.each(lambda tensor: tensor.index_select(0, places))
 
     def doubled(self) -> Conditioning:
-        """Returns the same tensors twice along the batch, for two predictions in one pass."""
+        """Returns every tensor repeated twice along the batch, for two predictions in one pass."""
         return self.each(lambda tensor: torch.cat([tensor] * 2))
 
 
 @dataclass(frozen=True)
 class ConditionKind:
-    """One kind of conditioning: what a model reads, and what it is made from."""
+    """One kind of conditioning: the tensors a model reads, and the files they are encoded from."""
 
     name: str
-    """as cache sets and datasets spell it: never change one"""
+    """key in cache sets and datasets: never change one"""
     tensors: tuple[str, ...] = ()
-    """fields of Conditioning that every clip must have; a context stream is called by its number"""
+    """required fields of Conditioning, or names in `STREAMS`"""
     latents: int = 0
-    """latents that `channels` or `vace` holds one behind the other"""
+    """number of latents concatenated in `channels` or `vace`"""
     mask: int = 0
-    """channels of the mask among them"""
+    """number of mask channels in `channels` or `vace`"""
     frames: tuple[int, ...] = ()
-    """pixel frames of the clip itself that are given to the model: 0 the first, -1 the last"""
+    """pixel frames of the clip itself that the model is given: 0 the first, -1 the last"""
     files: tuple[str, ...] = ()
-    """required files of every clip: "control" a control video, "mask" a mask, "camera" its camera poses, and `ROLES`"""
+    """required files of every clip: "control" (video), "mask", "camera" (camera poses), and `ROLES`"""
     optional_files: tuple[str, ...] = ()
-    """files that are used where a clip has them; a clip of kind "context" has one or more"""
+    """files a clip may have; a clip of kind "context" needs at least one"""
     masked: str = ""
-    """the kind it becomes where the masks of clips say what is given (Fun-InP then paints inside them)"""
+    """the kind that replaces this one if the clips have masks (Fun-InP then inpaints inside them)"""
     fits: tuple[str, ...] = ()
-    """further kinds whose cached tensors it can read"""
+    """further kinds whose cached tensors can be read as this kind"""
     optional: tuple[str, ...] = ()
-    """tensors that a clip may have besides"""
+    """optional tensors"""
 
     @property
     def leading_frames(self) -> int:
-        """Latent frames of a reference image that the model makes again, in front of those of the clip."""
+        """Latent frames of the reference image, which come before the clip's and are denoised with them."""
         return int("pose" in self.tensors)
 
     @property
@@ -129,12 +128,12 @@ class ConditionKind:
 
     @property
     def halves(self) -> bool:
-        """True when a video of half the size goes through the VAE too, so sides are multiples of twice as much."""
+        """True if a video of half the size is encoded too; the clip's sides must then be multiples of twice as much."""
         return "pose_stream" in self.tensors
 
     @property
     def vae_passes(self) -> int:
-        """Clips that go through the VAE for the conditioning of one clip."""
+        """Number of videos that the VAE encodes for the conditioning of one clip."""
         return 2 if {"vace", "pose"} & {*self.tensors} else int(bool(self.tensors))
 
     @property
@@ -143,15 +142,15 @@ class ConditionKind:
         return STREAMS[0] in self.tensors
 
     def channels_of(self, latent: int) -> int:
-        """Channels of latent size that a clip is conditioned on, where its latent has `latent` channels."""
+        """Number of conditioning channels for a latent of `latent` channels."""
         return self.latents * latent + self.mask
 
     def reads(self, file: str) -> bool:
-        """True when a "control", "mask", "camera" or role of a clip is part of what the model reads."""
+        """True if the model reads `file`: "control", "mask", "camera" or a role."""
         return file in (*self.files, *self.optional_files)
 
     def given_whole(self, num_frames: int) -> bool:
-        """True when the given frames are all frames of a clip of that length."""
+        """True if a clip of `num_frames` frames consists of given frames only: a single image."""
         return bool(self.frames) and not self.files and num_frames == 1
 
 
@@ -179,7 +178,7 @@ _KINDS = (
     ConditionKind("animate", _ANIMATE, latents=1, mask=4, files=("ref1", "pose", "face")),
 )
 CONDITION_KINDS = {kind.name: kind for kind in _KINDS}
-"""In the order of the digit that stands for a kind in the keys of random entries: new ones go to the end."""
+"""The index of a kind is part of the cache keys of synthetic entries: append new kinds at the end."""
 
 
 def condition_named(name: str) -> ConditionKind:
@@ -191,9 +190,9 @@ def condition_named(name: str) -> ConditionKind:
 
 
 def condition_kind(name: str, shape: WanShape) -> ConditionKind:
-    """Returns the form that the conditioning called `name` has for a model of these sizes.
+    """Returns the variant of the kind `name` that a model of these sizes reads.
 
-    With a mask between control and start image (Fun-Control 2.2), or with CLIP vision tokens (Wan 2.1).
+    Variants add a mask between control and start image (Fun-Control 2.2), or CLIP vision tokens (Wan 2.1).
     """
     masked = CONDITION_KINDS.get(f"{name}_mask")
     if masked is not None and masked.channels_of(shape.out_channels) == shape.condition_channels:
@@ -203,10 +202,10 @@ def condition_kind(name: str, shape: WanShape) -> ConditionKind:
 
 
 def check_conditioning(shape: WanShape, latent: Tensor, timestep: Tensor, text: Tensor, given: Conditioning) -> None:
-    """Raises ConfigError, in one sentence, when the model's inputs are missing, superfluous or of the wrong size.
+    """Raises ConfigError if an input of the model is missing, superfluous or of the wrong shape. Reads no values.
 
-    CLIP tokens for an image-to-video model without `img_emb` (2.2 I2V) are the one exception: it ignores them, as
-    official Wan does, so that one data set serves 2.1 and 2.2. Looks at shapes only, never at values.
+    One superfluous input is allowed: an image-to-video model without `img_emb` (2.2) ignores CLIP tokens, as official
+    Wan does, so that one dataset serves 2.1 and 2.2.
     """
     if latent.ndim != 5 or latent.shape[1] != shape.out_channels or latent.shape[3] % 2 or latent.shape[4] % 2:
         raise ConfigError(
@@ -271,7 +270,7 @@ _WHAT = {
 
 
 def _expect(name: str, given: Tensor | None, wanted: tuple[int, ...]) -> None:
-    """Refuses unless `given` exists exactly when the model has channels for it (`wanted[1]`), in exactly this size."""
+    """Raises ConfigError if `given` is not of shape `wanted`; it must be None if the model reads 0 channels of it."""
     if wanted[1] == 0:
         if given is not None:
             raise ConfigError(f"The data has {_WHAT[name]}, which this model does not read. Leave {name} out.")
@@ -305,7 +304,7 @@ def _check_image_tokens(shape: WanShape, batch: int, tokens: Tensor | None) -> N
 
 
 def _reads_context(shape: WanShape) -> bool:
-    """Returns whether a model of these sizes can read in-context streams: it has no input but latent and text."""
+    """Returns whether a model of these sizes can read context streams: its only inputs are latent and text."""
     others = (shape.condition_channels, shape.image_dim, shape.vace_layers, shape.reference_channels)
     return not any((*others, shape.camera_channels, shape.pose_stream_channels))
 

@@ -1,7 +1,7 @@
 """Tokens of SCAIL: reference images in front of the video, a half-size pose video behind it, and their positions.
 
-Shapes as in transformer.py; R reference images. Sources: SCAIL and SCAIL-2; compared with ComfyUI's own
-classes by tests/support/peers.py, whose vectors lie in tests/fixtures.
+Shapes as in transformer.py; R reference images. Sources: SCAIL and SCAIL-2; tests/support/peers.py compares it with
+ComfyUI's classes, by vectors in tests/fixtures.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .embed import embed_patches
 from .shape import Numerics, WanShape
 
 _AWAY = 120.0
-"""columns between the video and the pose video; rows between it and the reference, where a character is replaced"""
+"""RoPE offset in tokens: columns from video to pose video; rows from video to reference, if it replaces a character"""
 
 
 class _Embeddings(Protocol):
@@ -28,7 +28,7 @@ class _Embeddings(Protocol):
 
 
 def driven_tokens(model: _Embeddings, latent: Tensor, given: Conditioning) -> Tensor:
-    """Returns the tokens (B, N, D) in the compute dtype: references, primary one last; video; pose video."""
+    """Returns the tokens (B, N, D) in the compute dtype: references with the primary one last, video, pose video."""
     shape, compute = model.shape, model.numerics.compute
     assert given.references is not None
     assert given.pose_stream is not None
@@ -46,10 +46,11 @@ def driven_tokens(model: _Embeddings, latent: Tensor, given: Conditioning) -> Te
 
 
 def driven_spans(grid: tuple[int, int, int], references: int, *, replaces: bool) -> tuple[Span, ...]:
-    """Returns the positions of `driven_tokens`; `grid`: frames, rows and columns of the video's tokens.
+    """Returns the RoPE positions of `driven_tokens`; `grid`: frames, rows and columns of the video's tokens.
 
-    A token of the pose video covers two rows and columns, and stands in their middle, 120 columns away. To animate, the
-    references come before the video in time. To replace, the primary one shares its first frame, 120 rows away.
+    A token of the pose video covers two rows and two columns of the video; its position is their centre, 120 columns
+    away. References come before the video in time. If `replaces`, the primary reference has the time of the first
+    frame, 120 rows away.
     """
     frames, height, width = grid
     first = references - 1 if replaces else references
@@ -61,7 +62,7 @@ def driven_spans(grid: tuple[int, int, int], references: int, *, replaces: bool)
 
 
 def refuse_driven(shape: WanShape, what: str, remedy: str) -> None:
-    """Raises ConfigError where the model has a pose stream, with which `what` (begins a sentence) does not work."""
+    """Raises ConfigError if the model has a pose stream; `what`: the unsupported feature, start of the sentence."""
     if shape.pose_stream_channels:
         raise ConfigError(f"{what} does not work with SCAIL, whose pose tokens are no frames of the video. {remedy}.")
 

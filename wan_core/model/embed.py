@@ -15,7 +15,7 @@ from .shape import Numerics, WanShape
 
 
 class ImageEmbedding(nn.Module):
-    """CLIP vision tokens to the model's width (official `MLPProj`)."""
+    """Projects CLIP vision tokens to the model's width (official `MLPProj`)."""
 
     def __init__(self, shape: WanShape, numerics: Numerics) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class ImageEmbedding(nn.Module):
         self.emb_pos = nn.Parameter(torch.empty(1, shape.image_positions, width)) if shape.image_positions else None
 
     def forward(self, image_tokens: Tensor) -> Tensor:
-        """image_tokens (B, M, image_dim) -> (B, M, D) in the compute dtype; the GELU is the exact one."""
+        """image_tokens (B, M, image_dim) -> (B, M, D) in the compute dtype; GELU without the tanh approximation."""
         norm, compute = self.numerics.norm, self.numerics.compute
         first_norm, first, gelu, last, last_norm = self.proj
         assert isinstance(first_norm, nn.LayerNorm)
@@ -50,7 +50,7 @@ class _CameraResidual(nn.Module):
 
 
 class CameraAdapter(nn.Module):
-    """Camera rays at pixel size to one vector per token (VideoX-Fun `SimpleAdapter`)."""
+    """Encodes camera rays at pixel resolution as one vector per token (VideoX-Fun `SimpleAdapter`)."""
 
     def __init__(self, shape: WanShape, numerics: Numerics) -> None:
         super().__init__()
@@ -71,17 +71,17 @@ class CameraAdapter(nn.Module):
 
 
 def embed_patches(layer: nn.Conv3d, video: Tensor, dtype: torch.dtype) -> Tensor:
-    """video (B, C, F, H, W) -> (B, D, F, H/2, W/2) in `dtype`, computed in it."""
+    """video (B, C, F, H, W) -> (B, D, F, H/2, W/2), computed in `dtype`."""
     bias = None if layer.bias is None else layer.bias.to(dtype)
     return functional.conv3d(video.to(dtype), layer.weight.to(dtype), bias, stride=PATCH)
 
 
 def embed_frame(layer: nn.Conv2d, frame: Tensor, dtype: torch.dtype) -> Tensor:
-    """frame (B, C, H, W) -> its tokens (B, H/2 * W/2, D) in `dtype`, computed in it."""
+    """frame (B, C, H, W) -> its tokens (B, H/2 * W/2, D), computed in `dtype`."""
     return _conv(layer, frame, dtype).flatten(2).transpose(1, 2)
 
 
 def _conv(layer: nn.Conv2d, x: Tensor, dtype: torch.dtype) -> Tensor:
-    """A frozen convolution computed in `dtype`, whatever its weight is stored in."""
+    """Runs a frozen convolution in `dtype`, independent of the dtype of its weight."""
     bias = None if layer.bias is None else layer.bias.to(dtype)
     return functional.conv2d(x.to(dtype), layer.weight.to(dtype), bias, layer.stride, layer.padding)

@@ -1,9 +1,9 @@
-"""The face of Wan 2.2 Animate: a frozen encoder of motion, tokens of it per latent frame, and attention to them.
+"""Face conditioning of Wan 2.2 Animate: a frozen motion encoder, face tokens per latent frame, attention to them.
 
-B batch, T pixel frames of the face, F latent frames, N tokens, K tokens of the face in a latent frame, D model width.
-Module names equal the official ones below `motion_encoder` and `face_encoder`; the attention of
-`face_adapter.fuser_blocks.i` is a part of the block that it follows (`checkpoint.keys`): it lies on the device of that
-block, and is offloaded, quantized and recomputed with it. Source of the maths: Wan2.2 animate.
+B batch, T pixel frames of the face video, F latent frames, N tokens, K face tokens of a latent frame, D model width.
+Module names below `motion_encoder` and `face_encoder` equal the official ones. The official module
+`face_adapter.fuser_blocks.i` is here a part of the block before it (`checkpoint.keys` renames it), so it is placed,
+offloaded, quantized and recomputed with that block. Source of the maths: Wan2.2 animate.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from .attention import WanRMSNorm
 from .shape import Numerics, WanShape
 
 _WIDTHS = (32, 64, 128, 256, 512, 512, 512, 512)
-"""channels of the picture encoder, each of half the height and width of the one before"""
+"""channels of the picture encoder's layers; each layer halves height and width"""
 _FEATURES, _DIRECTIONS = 512, 20
-"""of a picture; of motion"""
+"""width of a picture's features; number of motion directions"""
 _HEADS, _HEAD_WIDTH = 4, 1024
-"""of the face encoder: a token of the face comes from each head, and one more is learned"""
+"""of the face encoder: each head makes one face token, and one learned token is added"""
 _TOGETHER = 8
-"""pictures that are encoded at once"""
+"""pictures encoded in one batch"""
 _EPS = 1e-6
 
 
@@ -49,7 +49,7 @@ class _Scaled(nn.Module):
 
 
 class _Leaky(nn.Module):
-    """Adds a bias; then a leaky ReLU that keeps the variance."""
+    """Bias, then leaky ReLU scaled to keep the variance."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class _Leaky(nn.Module):
 
 
 class _Blur(nn.Module):
-    """Blurs by (1, 3, 3, 1) in both directions, for a convolution of `kernel_size` that halves the size."""
+    """Blurs with the kernel (1, 3, 3, 1) in both directions, padded for a `kernel_size` convolution of stride 2."""
 
     def __init__(self, kernel_size: int) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class _Blur(nn.Module):
 
 
 class _Halved(nn.Sequential):
-    """Blur, convolution of stride 2, and where `active` the activation."""
+    """Blur, convolution of stride 2 and, if `active`, the activation."""
 
     def __init__(self, before: int, behind: int, kernel_size: int, *, active: bool) -> None:
         convolution = _Scaled(behind, before, kernel_size, kernel_size)
@@ -98,7 +98,7 @@ class _Residual(nn.Module):
 
 
 class MotionEncoder(nn.Module):
-    """Pictures of a face to their motion: how far they go along directions that are orthogonal to each other."""
+    """Encodes pictures of a face as motion vectors: a sum of orthogonal directions with predicted lengths."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class MotionEncoder(nn.Module):
 
     @torch.no_grad()
     def forward(self, pictures: Tensor, dtype: torch.dtype) -> Tensor:
-        """pictures (P, 3, 512, 512) in [-1, 1] -> (P, 512) in `dtype`; frozen, so no gradient goes through."""
+        """pictures (P, 3, 512, 512) in [-1, 1] -> motion (P, 512) in `dtype`, without gradients."""
         weight: Tensor = self.get_parameter("dec.direction.weight")
         convs, linears = self.get_submodule("enc.net_app.convs"), self.get_submodule("enc.fc")
         wide = torch.promote_types(dtype, torch.float32)
@@ -127,7 +127,7 @@ class MotionEncoder(nn.Module):
 
 
 class _CausalConv(nn.Module):
-    """A convolution over time that sees no later frame; the first one stands for those before it."""
+    """A causal convolution over time; it pads by repeating the first frame."""
 
     def __init__(self, before: int, behind: int) -> None:
         super().__init__()
@@ -142,7 +142,7 @@ class _CausalConv(nn.Module):
 
 
 class FaceEncoder(nn.Module):
-    """The motion of a face to its tokens in each latent frame."""
+    """Encodes the motion of a face as K tokens per latent frame."""
 
     def __init__(self, shape: WanShape, numerics: Numerics) -> None:
         super().__init__()
@@ -153,7 +153,7 @@ class FaceEncoder(nn.Module):
         self.padding_tokens = nn.Parameter(torch.empty(1, 1, 1, shape.dim))
 
     def forward(self, motion: Tensor, frames: int) -> Tensor:
-        """motion (B, T, 512) in the compute dtype -> (B, F, K, D) of `frames`; zeros for the reference image."""
+        """motion (B, T, 512) in the compute dtype -> (B, `frames`, K, D); zeros in the reference image's frame."""
         batch = len(motion)
         heads = self.conv1_local(motion).unflatten(2, (_HEADS, -1)).transpose(1, 2).flatten(0, 1)
         heads = self._active(self.conv2(self._active(heads), 2))
@@ -168,7 +168,7 @@ class FaceEncoder(nn.Module):
 
 
 class FaceAttention(nn.Module):
-    """Attention of the tokens of each latent frame to those of the face in it."""
+    """Attention of the video tokens to the face tokens of their latent frame."""
 
     def __init__(self, shape: WanShape, numerics: Numerics) -> None:
         super().__init__()
@@ -180,7 +180,7 @@ class FaceAttention(nn.Module):
         self.q_norm, self.k_norm = WanRMSNorm(head_dim, _EPS), WanRMSNorm(head_dim, _EPS)
 
     def forward(self, tokens: Tensor, face: Tensor) -> Tensor:
-        """tokens (B, n, D) in the residual dtype, equally many of each frame -> the same; face (B, F, K, D)."""
+        """tokens (B, n, D) in the residual dtype, n / F of each frame; face (B, F, K, D) -> (B, n, D)."""
         dtype, inside = self.numerics.qk_norm, self.numerics.attention or self.numerics.compute
         by_frame = (face.shape[0] * face.shape[1], -1, self.num_heads)
         query = self.linear1_q(_plain_norm(tokens, self.numerics)).reshape(*by_frame, self.q_norm.weight.shape[0])
@@ -192,5 +192,5 @@ class FaceAttention(nn.Module):
 
 
 def _plain_norm(x: Tensor, numerics: Numerics) -> Tensor:
-    """LayerNorm without scale and bias in the norm's dtype; x (..., width) -> the same in the compute dtype."""
+    """LayerNorm without scale and bias, computed in the norm dtype; x (..., width) -> same shape, compute dtype."""
     return functional.layer_norm(x.to(numerics.norm), x.shape[-1:], eps=_EPS).to(numerics.compute)

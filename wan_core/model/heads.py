@@ -1,8 +1,8 @@
-"""The exchange around self-attention: own tokens with all heads become all tokens with own heads, and back (Ulysses).
+"""The all-to-all around self-attention (DeepSpeed-Ulysses): own tokens, all heads -> all tokens, own heads, and back.
 
-What a copy sends is on its way while it computes on: it leaves in one node of the graph and arrives in a later one, and
-its gradient leaves in the later node and arrives in the earlier one.
-Shapes: B batch, n own tokens of N, H heads, h own heads, d head_dim. Heads that do not divide are shared out unevenly.
+Sending and receiving are two autograd nodes, so the copy computes while the tensor is copied. In the backward pass the
+later node sends the gradient and the earlier one receives it.
+Shapes: B batch, n own tokens of N, H heads, h own heads, d head_dim. Copies may have different numbers of heads.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ from .scopes import scope
 
 
 class Arriving(NamedTuple):
-    """The parcels that every copy has for this one, in order, on its device."""
+    """The tensors that all copies send to this one."""
 
     parcels: Sequence[Tensor]
+    """one per copy, in order, on this copy's device"""
     wait: Callable[[], None]
-    """lets the device wait for them: nobody may read them before"""
+    """makes the device wait for the parcels; call it before reading them"""
 
 
 class Swaps(Protocol):
-    """The all-to-all between the copies, such as `parallel.Exchange`."""
+    """Runs the all-to-all between the copies, for example `parallel.Exchange`."""
 
     def swap(self, me: int, what: str, parcels: Sequence[Tensor]) -> Arriving:
-        """Posts the parcel for every copy; waits for the posts of all, not for what they hold.
+        """Sends parcel i to copy i; waits until every copy has called it, but not until the values have arrived.
 
         `what`: TO_HEADS, TO_TOKENS or TO_ALL, the same in all copies.
         """
@@ -42,9 +43,9 @@ TO_HEADS, TO_TOKENS, TO_ALL = "to heads", "to tokens", "to all"
 
 
 def shares(total: int, parts: int | Sequence[int], least: int = 0) -> list[int]:
-    """Returns the sizes of the parts of `total`: equal ones, the last one larger, or in the proportions `parts`.
+    """Splits `total` into `parts` nearly equal sizes, or into sizes in the proportions `parts`.
 
-    Each is `least` or more, unless `total` is too small for that.
+    Each size is at least `least`, unless `total` is too small.
     """
     weights = (1,) * parts if isinstance(parts, int) else parts
     least = least if total >= least * len(weights) else 0
@@ -57,81 +58,84 @@ def shares(total: int, parts: int | Sequence[int], least: int = 0) -> list[int]:
 
 
 @dataclass(eq=False)
-class _Journey:
-    """One tensor that is exchanged, and its gradient."""
+class _Transfer:
+    """One exchange of a tensor, and of its gradient in the backward pass."""
 
     way: str
+    """TO_HEADS or TO_TOKENS"""
     tokens: list[int]
-    """of each copy; known behind TO_HEADS"""
-    there: Arriving | None = None
-    back: Arriving | None = None
+    """number of tokens of each copy; filled by the exchange TO_HEADS"""
+    arriving: Arriving | None = None
+    """the tensor, between its two nodes"""
+    gradient: Arriving | None = None
+    """the gradient, between its two nodes"""
 
 
 class Sent(NamedTuple):
-    """A tensor on its way."""
+    """A tensor that is being exchanged."""
 
     empty: Tensor
-    """(B, N, h, d) or (B, n, H, d), without memory: it stands in the graph for what will arrive"""
-    journey: _Journey
+    """(B, N, h, d) or (B, n, H, d), without memory: links the two nodes in autograd's graph"""
+    transfer: _Transfer
 
 
 class TokenSeat:
-    """Exchanges tokens for heads, for copy number `me` of the copies that run a part of the tokens each.
+    """Exchanges tokens for heads, for copy number `me`; each copy runs a part of the tokens.
 
     Every copy calls the same methods in the same order.
     """
 
     def __init__(self, exchange: Swaps, me: int, copies: int | Sequence[int], num_heads: int) -> None:
-        """`copies`: how many, or the proportions in which they share out heads."""
+        """`copies`: their number, or the proportions of their heads."""
         self.joined = False
-        """whether the copies run together now; otherwise this one has all tokens and exchanges nothing"""
+        """whether the copies run together now; if False, this copy has all tokens and exchanges nothing"""
         self._exchange, self._me = exchange, me
         self._heads = shares(num_heads, copies)
         self._copies = len(self._heads)
 
     def send(self, part: Tensor) -> Sent:
-        """Sends own tokens of all heads, (B, n, H, d)."""
-        journey = _Journey(TO_HEADS, [])
-        return Sent(cast(Tensor, _Leave.apply(self, journey, part)), journey)
+        """Starts sending own tokens of all heads (B, n, H, d)."""
+        transfer = _Transfer(TO_HEADS, [])
+        return Sent(cast(Tensor, _Leave.apply(self, transfer, part)), transfer)
 
     def receive(self, sent: Sent) -> Tensor:
-        """Returns all tokens of own heads, (B, N, h, d)."""
-        return cast(Tensor, _Arrive.apply(self, sent.journey, sent.empty))
+        """Returns all tokens of own heads (B, N, h, d)."""
+        return cast(Tensor, _Arrive.apply(self, sent.transfer, sent.empty))
 
     def to_tokens(self, attended: Tensor, sent: Sent) -> Tensor:
         """All tokens of own heads (B, N, h, d) -> own tokens of all heads (B, n, H, d).
 
-        `sent`: of the same layer.
+        `sent`: any result of `send` in the same layer; it knows the token counts.
         """
-        journey = _Journey(TO_TOKENS, sent.journey.tokens)
-        return cast(Tensor, _Arrive.apply(self, journey, _Leave.apply(self, journey, attended)))
+        transfer = _Transfer(TO_TOKENS, sent.transfer.tokens)
+        return cast(Tensor, _Arrive.apply(self, transfer, _Leave.apply(self, transfer, attended)))
 
     def gather(self, own: Tensor) -> Tensor:
-        """Returns the tokens of all copies, (B, N, D), from those of this one, (B, n, D). Without a graph."""
+        """Own tokens (B, n, D) -> tokens of all copies (B, N, D), without gradients."""
         with scope("exchange"):
             found = self._exchange.swap(self._me, TO_ALL, [own.contiguous()] * self._copies)
         found.wait()
         return torch.cat(list(found.parcels), dim=1)
 
-    def start(self, way: str, journey: _Journey, part: Tensor) -> Arriving:
-        """Sends `part` that way."""
-        split = part.split(self._heads, dim=2) if way == TO_HEADS else part.split(journey.tokens, dim=1)
-        # Its own stays a view; the others are copied as one piece, by the engine that copies.
+    def start(self, way: str, transfer: _Transfer, part: Tensor) -> Arriving:
+        """Starts to send `part`; `way`: TO_HEADS or TO_TOKENS."""
+        split = part.split(self._heads, dim=2) if way == TO_HEADS else part.split(transfer.tokens, dim=1)
+        # The own parcel stays a view. The others are contiguous, so that the GPU's copy engine can copy them.
         with scope("exchange"):
             parcels = [one if other == self._me else one.contiguous() for other, one in enumerate(split)]
             found = self._exchange.swap(self._me, way, parcels)
         if way == TO_HEADS:
-            journey.tokens = [parcel.shape[1] for parcel in found.parcels]
+            transfer.tokens = [parcel.shape[1] for parcel in found.parcels]
         return found
 
     def finish(self, way: str, arriving: Arriving) -> Tensor:
-        """Returns what arrives that way."""
+        """Waits for the parcels and returns them concatenated."""
         arriving.wait()
         return torch.cat(list(arriving.parcels), dim=1 if way == TO_HEADS else 2)
 
 
 def _empty(like: Tensor, way: str, arriving: Arriving) -> Tensor:
-    """Returns a tensor of the shape of what arrives, without its memory."""
+    """Returns a tensor of the arriving tensor's shape, without memory."""
     axis = 1 if way == TO_HEADS else 2
     sizes = list(arriving.parcels[0].shape)
     sizes[axis] = sum(parcel.shape[axis] for parcel in arriving.parcels)
@@ -140,35 +144,35 @@ def _empty(like: Tensor, way: str, arriving: Arriving) -> Tensor:
 
 class _Leave(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, seat: TokenSeat, journey: _Journey, part: Tensor) -> Tensor:
-        ctx.seat, ctx.journey = seat, journey
-        journey.there = seat.start(journey.way, journey, part)
-        return _empty(part, journey.way, journey.there)
+    def forward(ctx: Any, seat: TokenSeat, transfer: _Transfer, part: Tensor) -> Tensor:
+        ctx.seat, ctx.transfer = seat, transfer
+        transfer.arriving = seat.start(transfer.way, transfer, part)
+        return _empty(part, transfer.way, transfer.arriving)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *_empty: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        journey: _Journey = ctx.journey
-        arriving, journey.back = journey.back, None
+        transfer: _Transfer = ctx.transfer
+        arriving, transfer.gradient = transfer.gradient, None
         assert arriving is not None
-        return None, None, ctx.seat.finish(_back(journey.way), arriving)
+        return None, None, ctx.seat.finish(_reverse(transfer.way), arriving)
 
 
 class _Arrive(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, seat: TokenSeat, journey: _Journey, empty: Tensor) -> Tensor:
-        ctx.seat, ctx.journey, ctx.sizes = seat, journey, empty.shape
-        arriving, journey.there = journey.there, None
+    def forward(ctx: Any, seat: TokenSeat, transfer: _Transfer, empty: Tensor) -> Tensor:
+        ctx.seat, ctx.transfer, ctx.sizes = seat, transfer, empty.shape
+        arriving, transfer.arriving = transfer.arriving, None
         assert arriving is not None
-        return seat.finish(journey.way, arriving)
+        return seat.finish(transfer.way, arriving)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        journey: _Journey = ctx.journey
-        journey.back = ctx.seat.start(_back(journey.way), journey, gradients[0])
+        transfer: _Transfer = ctx.transfer
+        transfer.gradient = ctx.seat.start(_reverse(transfer.way), transfer, gradients[0])
         return None, None, gradients[0].new_empty(()).expand(ctx.sizes)
 
 
-def _back(way: str) -> str:
+def _reverse(way: str) -> str:
     return TO_TOKENS if way == TO_HEADS else TO_HEADS

@@ -1,7 +1,7 @@
-"""Selective checkpointing: results that the first pass keeps, so that the second need not compute them again.
+"""Selective checkpointing: the forward pass keeps some results, so that the backward pass need not recompute them.
 
-A policy names activations (`names.ACTIVATIONS`). Of a named activation the results of its matrix products and of its
-attention are kept; of one without either (xq_out, xk_out) all that is computed. Views and casts are never kept.
+A policy names activations (`names.ACTIVATIONS`). For a named activation, the results of its matrix products and of its
+attention are kept; xq_out and xk_out have neither, so all their results are kept. Views and casts are never kept.
 """
 
 from __future__ import annotations
@@ -21,34 +21,35 @@ from .names import UNREAD, current_name, listening
 from .offload import Offload
 
 EVERY_MATMUL = "matmul"
-"""In a policy's names: every matrix product of a linear, whatever it makes. Attention is none."""
+"""in a policy: the result of every linear; attention's own matrix products do not count"""
 _MATMULS = frozenset({"aten::mm", "aten::addmm"})
 _ATTENTION = "scaled_dot_product"
 _ELEMENTWISE = frozenset({"xq_out", "xk_out"})
 _ATTENTIONS_WITH_A_CHOICE = ("_efficient_attention", "_cudnn_attention")
-"""without the fifth argument they do not return what the backward pass needs"""
-_ASKS = 4
+"""return the log-sum-exp, which the backward pass needs, only if argument number `_LOG_SUM_EXP` is True"""
+_LOG_SUM_EXP = 4
+"""from 0"""
 
 
 @dataclass(frozen=True)
 class Policy:
-    """Says which activations of a checkpointed block are kept for the backward pass; the empty policy keeps none."""
+    """The activations that a checkpointed block keeps for the backward pass; the empty policy keeps none."""
 
     saved: frozenset[str] = frozenset()
-    """kept on the block's device; names of ACTIVATIONS, or EVERY_MATMUL"""
+    """names in ACTIVATIONS, or EVERY_MATMUL: kept on the block's device"""
     offloaded: frozenset[str] = frozenset()
-    """kept in host memory"""
+    """the same names: kept in host memory"""
 
     def __bool__(self) -> bool:
         return bool(self.saved or self.offloaded)
 
     @property
     def names(self) -> frozenset[str]:
-        """All that it keeps."""
+        """Names of all kept activations."""
         return self.saved | self.offloaded
 
     def place_of(self, name: str | None, operator: Any) -> str:
-        """Returns where the result of `operator` stays, made for the activation `name`: saved, offloaded, or ""."""
+        """Returns "saved", "offloaded", or "" (not kept) for a result of `operator` inside the activation `name`."""
         if name == UNREAD:
             return ""
         kind = operator._schema.name
@@ -66,18 +67,18 @@ POLICIES = {
     "matmul_without_batch": Policy(saved=frozenset({EVERY_MATMUL})),
     "offload_matmul_without_batch": Policy(offloaded=frozenset({EVERY_MATMUL})),
 }
-"""by the names users know them by: those of MaxDiffusion's remat policies, and the one that pays most"""
+"""by the name in the setting; all but attn_output are MaxDiffusion's remat policies"""
 
 
 class _Call(NamedTuple):
-    """One operator, by what must be equal in both passes."""
+    """Identifies a call of an operator; equal in the forward pass and the recomputation."""
 
     operator: Any
     shapes: tuple[Any, ...]
 
 
 class Kept:
-    """The activations that one pass through one layer keeps, by chunk and in the order of its operators."""
+    """The kept activations of one pass through one layer, by chunk, in the order of the calls."""
 
     def __init__(self, policy: Policy, offload: Offload) -> None:
         self._policy, self._offload = policy, offload
@@ -86,19 +87,19 @@ class Kept:
 
     @contextmanager
     def first(self, part: int) -> Iterator[None]:
-        """Inside, the named results of chunk `part` are kept."""
+        """Inside, the policy's results of chunk `part` are kept."""
         with self._seen_by(_First(self, part)):
             yield
 
     @contextmanager
     def again(self, part: int) -> Iterator[None]:
-        """Inside, they are not computed but given back, once."""
+        """Inside, operators of chunk `part` return their kept results instead of computing; each result once."""
         with self._seen_by(_Again(self, part)):
             yield
 
     @contextmanager
     def _seen_by(self, mode: TorchDispatchMode) -> Iterator[None]:
-        # A mode costs some microseconds for every operator that it sees, which are most of a step of a tiny model.
+        # A dispatch mode costs some microseconds per operator, so it is active only around the named activations.
         if EVERY_MATMUL in self._policy.names:
             with listening(), mode:
                 yield
@@ -107,7 +108,7 @@ class Kept:
                 yield
 
     def fetch(self) -> None:
-        """Brings back what was offloaded, in the reverse order; call it before the second pass."""
+        """Loads offloaded results, in reverse order; call it before recomputing."""
         while self._away:
             values, index, take = self._away.pop()
             values[index] = take()
@@ -123,7 +124,7 @@ class Kept:
                     self._away.append((values, index, take))
 
     def take(self, part: int, call: _Call) -> Any:
-        """Returns the kept result, or NOTHING where none is."""
+        """Returns the kept result of `call`, or `_NOTHING`."""
         found = self._results[part].get(call)
         if not found:
             return _NOTHING
@@ -150,8 +151,8 @@ class _First(PlainMode):
         place = self._kept.place_of(func)
         if not place:
             return func(*args, **(kwargs or {}))
-        if func._schema.name.endswith(_ATTENTIONS_WITH_A_CHOICE) and len(args) > _ASKS:
-            args = (*args[:_ASKS], True, *args[_ASKS + 1 :])
+        if func._schema.name.endswith(_ATTENTIONS_WITH_A_CHOICE) and len(args) > _LOG_SUM_EXP:
+            args = (*args[:_LOG_SUM_EXP], True, *args[_LOG_SUM_EXP + 1 :])
         result = func(*args, **(kwargs or {}))
         self._kept.keep(self._part, _call(func, args), place, result)
         return result

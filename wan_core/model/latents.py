@@ -1,6 +1,6 @@
-"""The latent spaces Wan models were trained in, and the three protocols through which encoders come in.
+"""The latent spaces of Wan's two VAEs, and the protocols of the VAE, the text encoder and the image encoder.
 
-The VAE and the encoders of texts and images belong to ComfyUI; the engine knows them only by what they must do.
+ComfyUI implements the encoders; the engine uses them through these protocols only.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ class LatentSpace:
     fps: float
     """frames per second that models of this space were trained with"""
     shift: float
-    """training shift of a single model, which covers all noise levels"""
+    """timestep shift in training, for a model that covers all noise levels"""
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
     @property
     def size_multiple(self) -> int:
-        """Pixels per token edge: the VAE's stride times the patch of 2."""
+        """Width and height of a token in pixels: the VAE's stride times the patch size, 2."""
         return 2 * self.spatial_stride
 
     def normalise(self, raw: Tensor) -> Tensor:
-        """Raw VAE output (..., C, F, H, W) to what the transformer is trained on: (raw - mean) / std, float32."""
+        """Raw VAE output (..., C, F, H, W) -> latent of the transformer, (raw - mean) / std, float32."""
         mean, std = self._statistics(raw)
         return (raw.float() - mean) / std
 
@@ -83,39 +83,41 @@ LATENT_SPACES = (WAN21_LATENTS, WAN22_LATENTS)
 
 
 class LatentCodec(Protocol):
-    """A VAE as the engine sees it."""
+    """A VAE."""
 
     identity: str
-    """names the VAE's weights; part of every latent cache key"""
+    """identifies the VAE's weights; part of every latent cache key"""
     space: LatentSpace
 
     def encode(self, pixels: Tensor) -> Tensor:
-        """One clip (F, H, W, 3) float32 in [0, 1], F = 4n+1, to a normalised latent (C, F', h, w) float32, CPU."""
+        """Clip (F, H, W, 3) float32 in [0, 1], F = 4n+1 -> normalised latent (C, F', h, w) float32 on the CPU."""
         ...
 
     def decode(self, latent: Tensor) -> Tensor:
-        """A normalised latent (C, F', h, w) to pixels (F, H, W, 3) float32 in [0, 1] on the CPU."""
+        """Normalised latent (C, F', h, w) -> pixels (F, H, W, 3) float32 in [0, 1] on the CPU."""
         ...
 
 
 class TextEncoder(Protocol):
-    """A text encoder as the engine sees it."""
+    """A text encoder."""
 
     identity: str
-    """names the encoder's weights; part of every text cache key"""
+    """identifies the encoder's weights; part of every text cache key"""
 
     def encode(self, text: str) -> Tensor:
-        """The features (L, 4096) float32 of one prompt, trimmed to its real tokens (L <= 512), on the CPU."""
+        """Returns the features (L, 4096) float32 of one prompt on the CPU, without padding (L <= 512)."""
         ...
 
 
 class ImageEncoder(Protocol):
-    """A CLIP vision encoder (ViT-H/14 for Wan 2.1) as the engine sees it."""
+    """A CLIP vision encoder (ViT-H/14 for Wan 2.1)."""
 
     identity: str
-    """names the encoder's weights; part of the key of every condition with image tokens"""
+    """identifies the encoder's weights; part of the cache key of every conditioning with image tokens"""
 
     def encode(self, pixels: Tensor) -> Tensor:
-        """The tokens (257, 1280) float32 of one image (H, W, 3) float32 in [0, 1], on the CPU: the output of the last
-        but one layer, for the complete picture squeezed into a square (official Wan does not crop it)."""
+        """Image (H, W, 3) float32 in [0, 1] -> tokens (257, 1280) float32 on the CPU, from the last but one layer.
+
+        The image is resized to a square without cropping, as official Wan does.
+        """
         ...

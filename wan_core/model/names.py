@@ -1,7 +1,7 @@
-"""The names of activations, by which a checkpointing policy says what it keeps, without touching the block.
+"""Names of activations: a block marks its operators with them, and a checkpointing policy selects by name.
 
-Each name covers the operators that make one activation, and is met once per chunk of a pass. Nothing is recorded, and
-a name costs one attribute read, unless somebody listens.
+Each name covers the operators that compute one activation, and is entered once per chunk. Without a listener a name
+costs one attribute read.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ ACTIVATIONS = (
     "ffn_activation", "hidden_states",
 )  # fmt: skip
 """In the order of the block. query_proj, key_proj, value_proj: linears of self-attention; xq_out, xk_out: queries and
-keys after norm and rotation; attn_output: what attention returns; self_attn: after its output linear; cross_attn: all
-of cross-attention but its keys and values; ffn_activation: first feed-forward linear and GELU; hidden_states: the
-block's output, which the backward pass reads in VACE's second stream alone. Names of MaxDiffusion's remat policies;
-xq_out and xk_out are in its options only."""
+keys after norm and RoPE; attn_output: result of attention; self_attn: its output linear; cross_attn: all of
+cross-attention except keys and values; ffn_activation: first feed-forward linear and GELU; hidden_states: the
+block's output, which only VACE's control stream reads in the backward pass. MaxDiffusion's remat policies use these
+names."""
 
 UNREAD = "unread"
-"""in place of a name where the backward pass does not read the activation: no policy keeps it"""
+"""replaces the name of an activation that the backward pass does not read; no policy keeps it"""
 
 
 class _Listening(threading.local):
-    """Knows whether somebody listens, per thread: the backward pass of a GPU runs in a thread of its own."""
+    """The listener's state, per thread: autograd runs a GPU's backward pass in a thread of its own."""
 
     on: bool = False
     name: str | None = None
     observed: frozenset[str] = frozenset()
     observer: AbstractContextManager[Any] | None = None
-    """None also while it is entered: what is named inside is seen by the same"""
+    """entered around activations in `observed`; None while it is entered"""
 
 
 _listening = _Listening()
@@ -44,15 +44,15 @@ _NOTHING = nullcontext()
 
 
 def naming(name: str) -> AbstractContextManager[None]:
-    """Inside, operators count as producers of the activation `name`."""
-    # A compiled block is one operator to a listener; tracing this would only add guards.
+    """Inside, `current_name` is `name`."""
+    # Not in a compiled block: a listener cannot see its operators, and the branch would add guards.
     if torch.compiler.is_compiling() or not _listening.on:
         return _NOTHING
     return _named(name)
 
 
 def each_named(makes: Sequence[Callable[[], Tensor]], names: Sequence[str]) -> tuple[Tensor, ...]:
-    """Returns what these make, each as the activation of its name; no names: of none."""
+    """Calls every function inside `naming` of its name, and returns the results; `names` may be empty."""
     if not _listening.on:
         return tuple([make() for make in makes])
     found: list[Tensor] = []
@@ -63,12 +63,12 @@ def each_named(makes: Sequence[Callable[[], Tensor]], names: Sequence[str]) -> t
 
 
 def listened_to() -> bool:
-    """Returns whether somebody listens, who may keep what is made."""
+    """Returns whether `listening` is active in this thread; a listener may keep activations."""
     return _listening.on
 
 
 def current_name() -> str | None:
-    """Returns the activation that the operators of this moment make, where somebody listens."""
+    """Returns the name of the activation being computed, or None."""
     return _listening.name
 
 
@@ -93,7 +93,7 @@ def _named(name: str) -> Iterator[None]:
 def listening(
     observer: AbstractContextManager[Any] | None = None, observed: frozenset[str] = frozenset()
 ) -> Iterator[None]:
-    """Inside, names are recorded; `observer` is entered for as long as an activation of `observed` is made."""
+    """Inside, `current_name` works, and `observer` is entered around every activation in `observed`."""
     before = _listening.on, _listening.observer, _listening.observed
     _listening.on, _listening.observer, _listening.observed = True, observer, observed
     try:

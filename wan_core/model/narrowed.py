@@ -1,8 +1,7 @@
-"""The trained matrices of a layer in the compute dtype, converted together once a pass instead of one by one.
+"""Casts a layer's trained matrices to the compute dtype in one kernel per pass, instead of one kernel per matrix.
 
-A LoRA of rank 32 has two matrices for each of ten linears of a block: converted where they are used, and their
-gradients back, they are a third of a block's kernels. Here all of a layer are one kernel, and their gradients one per
-walk. The values are the same to the bit, and gradients are summed in the order in which autograd sums them.
+A LoRA has two matrices for each of a block's ten linears. Casting each where it is used, and each gradient back, is a
+third of a block's kernel launches. Values are bitwise equal, and gradients are summed in autograd's order.
 """
 
 from __future__ import annotations
@@ -17,22 +16,22 @@ from ..kernels import having
 
 
 class Narrowed:
-    """The matrices of one adapted linear in the compute dtype, while a pass of its layer runs."""
+    """The matrices of one linear's LoRA in the compute dtype, while a pass of its layer runs."""
 
     def __init__(self) -> None:
         self.matrices: tuple[Tensor, ...] = ()
-        """empty outside of such a pass"""
+        """empty outside a pass"""
 
 
 class Gradients:
-    """Hands the gradients of narrowed matrices on to the parameters that these were made of."""
+    """Adds gradients of the cast matrices to the float32 parameters they were cast from."""
 
     def __init__(self, leaves: list[tuple[nn.Parameter, Tensor]]) -> None:
         self._leaves = leaves
 
     @torch.no_grad()
     def gather(self) -> None:
-        """Adds the gradients in the matrices to `.grad` of the parameters; call it after each backward pass."""
+        """Moves the matrices' `.grad` into the parameters' `.grad`; call it after each backward pass."""
         reached = [(p, leaf, leaf.grad) for p, leaf in self._leaves if leaf.grad is not None]
         if not reached:
             return
@@ -52,11 +51,11 @@ class Gradients:
 
 
 @contextmanager
-def narrowed(layer: nn.Module, *, way_back: bool) -> Iterator[Gradients]:
-    """Inside, each adapted linear of `layer` that can reads its matrices from `Narrowed`, in the compute dtype.
+def narrowed(layer: nn.Module, *, backward: bool) -> Iterator[Gradients]:
+    """Inside, linears of `layer` with a LoRA read their matrices, in the compute dtype, from their `Narrowed`.
 
-    Such a linear has `narrowed: Narrowed` and `to_narrow(dtype)`, the parameters (float32) to convert, or none.
-    `way_back`: the matrices want gradients, which `Gradients.gather` hands on.
+    Such a linear has an attribute `narrowed: Narrowed` and a method `to_narrow(dtype)`, which lists its float32
+    parameters to cast. `backward`: the cast matrices require grad; call `Gradients.gather` after the backward pass.
     """
     holders: list[tuple[Narrowed, list[nn.Parameter]]] = []
     dtype: torch.dtype | None = getattr(getattr(layer, "numerics", None), "compute", None)
@@ -67,7 +66,7 @@ def narrowed(layer: nn.Module, *, way_back: bool) -> Iterator[Gradients]:
     leaves: list[tuple[nn.Parameter, Tensor]] = []
     if holders and dtype is not None:
         leaves = _converted([parameters for _, parameters in holders], dtype)
-        of = {id(p): one.requires_grad_(way_back) for p, one in leaves}
+        of = {id(p): one.requires_grad_(backward) for p, one in leaves}
         for holder, parameters in holders:
             holder.matrices = tuple(of[id(p)] for p in parameters)
     try:
@@ -79,14 +78,14 @@ def narrowed(layer: nn.Module, *, way_back: bool) -> Iterator[Gradients]:
 
 @torch.no_grad()
 def _converted(parameters: list[list[nn.Parameter]], dtype: torch.dtype) -> list[tuple[nn.Parameter, Tensor]]:
-    """Returns each parameter with a copy of it in `dtype`.
+    """Returns pairs of a parameter and its copy in `dtype`.
 
-    The first ones of all linears lie one behind the other in memory, then the second ones: those of linears that read
-    one input are then one matrix.
+    In memory the first matrices of all linears are adjacent, then the second ones. So q, k and v, which read the same
+    input, can be multiplied as one matrix.
     """
     wide = [p for same in zip(*parameters, strict=True) for p in same]
     memory = torch.empty(sum(p.numel() for p in wide), dtype=dtype, device=wide[0].device)
     narrow = [part.view(p.shape) for p, part in zip(wide, memory.split([p.numel() for p in wide]), strict=True)]
     torch._foreach_copy_(narrow, wide)  # pyright: ignore[reportPrivateUsage]
-    # Each its own variable: a view of `memory` would take part in the graph of the others.
+    # Detached: views of `memory` would share one autograd graph.
     return [(p, part.detach()) for p, part in zip(wide, narrow, strict=True)]

@@ -1,6 +1,6 @@
-"""The interface by which a model offloads the frozen weights of a block, and its activations for the backward pass.
+"""The interface by which a model offloads a block's frozen weights, and its activations for the backward pass.
 
-The model calls it around each block; the placement room decides what is offloaded, and copies it.
+The model calls it around each block; the room `placement` implements it.
 """
 
 from __future__ import annotations
@@ -23,16 +23,15 @@ class Offload(Protocol):
     def weights(self, block: str, *, again: bool) -> AbstractContextManager[None]:
         """Inside, every frozen weight of `block` (for example blocks.7) lies on the block's device.
 
-        `again`: the block is recomputed in the backward pass, so the blocks before it follow.
+        `again`: this is the backward pass, so the next block is the one before it.
         """
         ...
 
     def put(self, kept: Tensor) -> Callable[[], Tensor] | None:
-        """Takes a tensor of any shape, never changed later, that the backward pass of the next block needs.
+        """Starts to copy `kept` (any shape, needed in the backward pass, not modified until then) to host memory.
 
-        The backward pass reads it once, in the reverse order of the puts.
-
-        Returns a function that loads it, bit for bit, to its device; None where it stays on the device.
+        Returns a function that loads the copy, bit for bit, to its device; None if the tensor stays on the device. Call
+        these functions once each, in the reverse order of the puts.
         """
         ...
 

@@ -1,7 +1,7 @@
-"""Parts of the tokens of a pass, one for each copy of the model (split tokens).
+"""Splits the tokens of a pass into one part for each copy of the model (Split Across GPUs, tokens).
 
-A part has the same number of tokens from every latent frame. So each frame, which may have a timestep of its own, keeps
-an equal number of rows, and nothing is padded. The tokens of a part keep their own positions.
+A part has the same number of tokens in every latent frame. So frames, which may have different timesteps, have equally
+many tokens, and nothing is padded. Tokens keep their RoPE positions.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from .routing import Passage
 
 
 class Part(NamedTuple):
-    """The tokens that one copy runs."""
+    """The tokens of one copy."""
 
     numbers: Tensor
-    """(n,) int64, rising, among all tokens"""
+    """(n,) int64 ascending indices among all N tokens"""
     passages: tuple[Passage, ...] = ()
-    """of these tokens alone"""
+    """routes of these tokens"""
 
     def of(self, tensor: Tensor, axis: int = 1) -> Tensor:
-        """Returns those of the N tokens along `axis` that belong to the part, (..., n, ...), contiguous."""
+        """Selects the part's tokens along `axis`: (..., N, ...) -> (..., n, ...), contiguous."""
         return tensor.index_select(axis, self.numbers)
 
 
 def video_places(part: Part, frames: int, skipped: int) -> Tensor:
-    """Returns where the tokens of the video of a part stand among those of the video, (n,) int64 on its device.
+    """Returns the indices, among the video's tokens, of the part's tokens without a reference image: (n,) int64.
 
-    `frames`: latent frames, with the one of a reference image; `skipped`: the tokens of that, 0 without one.
+    `frames`: number of latent frames, including a reference image; `skipped`: tokens of the reference image, or 0.
     """
-    own = len(part.numbers) // frames if skipped else 0  # rising, and equally many of each frame
+    own = len(part.numbers) // frames if skipped else 0  # a part has equally many tokens of each frame
     return part.numbers[own:] - skipped
 
 
@@ -49,18 +49,18 @@ def parts_of(
     proportions: Sequence[int] = (),
     seats: Sequence[TokenSeat] = (),
 ) -> list[Part]:
-    """Returns one part for each device, on it: of `frames` latent frames of `in_frame` tokens, in these `proportions`,
-    () for equal parts. Frames of less than two tokens for each device are shared out equally.
+    """Splits `frames` latent frames of `in_frame` tokens into one part per device, whose tensors lie on that device.
 
-    The tokens that go through a passage are shared out alike, so no layer waits for a copy with more of them. Parts are
-    dealt so for the first passage; for the layers of a further one tokens go to other copies, by `seats`.
-    Raises ConfigError where a device would have no token of a frame.
+    `proportions`: sizes of the parts relative to each other; (), or less than two tokens per device and frame: equal
+    parts. Tokens that a route keeps are split in the same proportions, so that no copy waits in its layers. The parts
+    are chosen for the first route; for a further route the copies exchange tokens, by `seats`.
+    Raises ConfigError if a device would have no token of a frame.
     """
     check_shared_out(in_frame, len(devices))
     of_each = proportions if proportions and in_frame >= 2 * len(devices) else (1,) * len(devices)
     if not passages:
         sizes, found = shares(in_frame, of_each, least=1), []
-        for number, device in enumerate(devices):  # made there: a copy of pageable memory may let the host wait
+        for number, device in enumerate(devices):  # built on the device: a copy from pageable memory may block the host
             every = torch.arange(frames * in_frame, device=device).view(frames, in_frame)
             found.append(Part(every.split(sizes, dim=1)[number].flatten()))
         return found
@@ -76,7 +76,7 @@ def parts_of(
 
 
 def check_shared_out(in_frame: int, parts: int) -> None:
-    """Raises ConfigError where the tokens of a clip cannot be shared out over `parts` devices."""
+    """Raises ConfigError if a latent frame has fewer tokens than there are devices (`parts`)."""
     if in_frame < parts:
         raise ConfigError(
             f"A latent frame of the clips has {in_frame} tokens, too few to split over {parts} devices. Use larger "
@@ -87,12 +87,12 @@ def check_shared_out(in_frame: int, parts: int) -> None:
 def _routed(
     kept: Tensor, passage: Passage, frames: int, in_frame: int, number: int, proportions: Sequence[int]
 ) -> Part:
-    """Returns the part of that number, on the device of `kept`; no size depends on values, so the host never waits."""
+    """Returns part `number` for a route, on the device of `kept`. No shape depends on values: the host never waits."""
     starts = torch.arange(frames, device=kept.device)[:, None] * in_frame
     kept = kept.view(frames, -1) - starts
     passing = torch.ones(frames, in_frame, dtype=torch.int8, device=kept.device).scatter(1, kept, 0)
     passed = passing.argsort(dim=1, descending=True, stable=True)[:, : in_frame - kept.shape[1]]
-    # Remainders even out: those of the kept tokens go to the last copies, those of the other tokens to the first.
+    # Remainders even out: the last copies get one more kept token, the first copies one more of the other tokens.
     few = kept.split(shares(kept.shape[1], proportions, least=1), dim=1)[number]
     others = passed.split(shares(passed.shape[1], proportions[::-1], least=1)[::-1], dim=1)[number]
     numbers, order = torch.cat([few, others], dim=1).sort(dim=1)
@@ -104,7 +104,7 @@ def _routed(
 def _regrouped(
     parts: Sequence[Part], seat: TokenSeat, number: int, passage: Passage, frames: int, proportions: Sequence[int]
 ) -> Passage:
-    """Returns a passage of the part of that number, whose tokens in the layers are a share of each frame's `kept`."""
+    """Returns the passage of part `number` for a further route: inside, the copies own equal shares of `kept`."""
     device = parts[number].numbers.device
     kept = sent(passage.kept, device).view(frames, -1)
     of_copies = kept.split(shares(kept.shape[1], proportions, least=1), dim=1)
@@ -117,30 +117,31 @@ def _regrouped(
 
 
 class _Regrouped(NamedTuple):
-    """The way of the tokens of one copy to the layers of a passage, and back; no size depends on values.
+    """Moves tokens between copies before and after a route's layers. No shape depends on values.
 
-    All copies send all of their tokens there, and all that went through back: as much as two layers exchange.
+    Both times all copies gather all tokens, as much traffic as the attention of two layers.
     """
 
     seat: TokenSeat
     rows: Tensor
-    """(k,) where the tokens of this copy in the layers stand among those of all copies, one copy behind the other"""
+    """(k,) indices of this copy's tokens in the route, among the concatenated tokens of all copies"""
     places: Tensor
-    """(n,) where those of this copy outside stand among all that go through"""
+    """(n,) indices of this copy's own tokens among the kept tokens of all copies; 0 for a token that skips the route"""
     goes: Tensor
-    """(n,) bool, whether they do"""
+    """(n,) bool: whether the own token goes through the route"""
 
     def to_layers(self, own: Tensor, axis: int) -> Tensor:
-        """As `routing.Regroup` says."""
+        """See `routing.Regroup`."""
         found = cast(Tensor, _Moved.apply(self, own if axis else own[None], True))
         return found if axis else found[0]
 
     def to_owners(self, some: Tensor, before: Tensor) -> Tensor:
-        """As `routing.Regroup` says."""
+        """See `routing.Regroup`."""
         return torch.where(self.goes[:, None], cast(Tensor, _Moved.apply(self, some, False)), before)
 
     def moved(self, tokens: Tensor, *, in_layers: bool) -> Tensor:
-        """Returns the tokens (B, n, D) that this copy has `in_layers`, or outside: zero where they pass by."""
+        """Gathers all tokens, and returns this copy's in the route (B, k, D) if `in_layers`; else its own (B, n, D),
+        zero for tokens that skip the route."""
         found = self.seat.gather(tokens).index_select(1, self.rows if in_layers else self.places)
         return found if in_layers else found.masked_fill(~self.goes[:, None], 0)
 

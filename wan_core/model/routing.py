@@ -1,8 +1,7 @@
-"""Token routing (TREAD, arXiv 2501.04765): for some layers a share of the tokens passes by, and rejoins behind them.
+"""Token routing (TREAD, arXiv 2501.04765): a share of the tokens skips some layers, and rejoins the others after them.
 
-A route is written as SimpleTuner writes it. Of each latent frame equally many tokens go through, those of smaller
-number first: so a timestep per frame still has equally many tokens, wherever the code counts in rows of them. The
-tokens that go through keep their own positions.
+Routes have SimpleTuner's format. Every latent frame keeps the same number of tokens, in ascending order, so that
+per-frame timesteps still apply to equal numbers of tokens. Tokens keep their RoPE positions.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _HOW = 'Write it as "0.5: 2..-2": share that passes by, first layer, last layer;
 
 @dataclass(frozen=True, kw_only=True)
 class Route(Config):
-    """A run of layers that a share of the tokens passes by; the names are SimpleTuner's."""
+    """Consecutive layers that a share of the tokens skips; field names as in SimpleTuner."""
 
     selection_ratio: float = setting(0.5, "Share of the tokens (0 to 1) that passes by.", low=0.0, high=0.99)
     start_layer_idx: int = setting(2, "The first layer of the route, from 0; below 0 from the end.")
@@ -37,7 +36,7 @@ class Route(Config):
     _refusals = ("tread_routes: {name} {value} is out of range. Use {low} to {high}.", "")
 
     def placed(self, layers: int) -> Route:
-        """Returns the same route with both layers counted from 0. Raises ConfigError where the model lacks them."""
+        """Returns the route with non-negative layer indices. Raises ConfigError if the model lacks these layers."""
         first, last = (index + layers if index < 0 else index for index in (self.start_layer_idx, self.end_layer_idx))
         if not 0 <= first <= last < layers:
             raise ConfigError(
@@ -47,14 +46,14 @@ class Route(Config):
         return Route(selection_ratio=self.selection_ratio, start_layer_idx=first, end_layer_idx=last)
 
     def kept(self, tokens: int) -> int:
-        """Returns how many of the tokens of a latent frame go through: at least one."""
+        """Returns how many of a latent frame's `tokens` do not skip the layers: at least one."""
         return max(1, tokens - round(tokens * self.selection_ratio))
 
 
 def read_routes(text: str) -> tuple[Route, ...]:
-    """Returns the routes that `text` names: `0.5: 2..-2; ...`, or SimpleTuner's JSON; none where it is empty.
+    """Parses routes: `0.5: 2..-2; ...`, or SimpleTuner's JSON; an empty text has none.
 
-    Raises ConfigError where it is neither.
+    Raises ConfigError if `text` has neither format.
     """
     text = text.strip()
     if not text:
@@ -91,9 +90,9 @@ def _from_json(text: str) -> tuple[Route, ...]:
 
 
 def placed_routes(routes: Sequence[Route], layers: int) -> tuple[Route, ...]:
-    """Returns the routes through a model of `layers` layers, in its order; a route that no token takes is skipped.
+    """Returns the routes for a model of `layers` layers, in layer order, without routes of ratio 0.
 
-    Raises ConfigError where two share a layer, or the model lacks one.
+    Raises ConfigError if two routes share a layer, or the model lacks one.
     """
     placed = sorted((route.placed(layers) for route in routes), key=lambda route: route.start_layer_idx)
     for one, other in pairwise(placed):
@@ -106,7 +105,7 @@ def placed_routes(routes: Sequence[Route], layers: int) -> tuple[Route, ...]:
 
 
 def tokens_by_layer(routes: Sequence[Route], layers: int, in_frame: int, frames: int) -> tuple[int, ...]:
-    """Returns how many tokens of a clip go through each layer: `in_frame` tokens in each of `frames` latent frames."""
+    """Returns the number of tokens in each layer, for a clip of `frames` latent frames of `in_frame` tokens."""
     found = [in_frame * frames] * layers
     for route in placed_routes(routes, layers):
         for layer in range(route.start_layer_idx, route.end_layer_idx + 1):
@@ -115,44 +114,45 @@ def tokens_by_layer(routes: Sequence[Route], layers: int, in_frame: int, frames:
 
 
 class Regroup(Protocol):
-    """Brings tokens to other copies of a model for the layers of a route, where these share out tokens."""
+    """Moves tokens between copies of a model that split tokens, before and after a route. Methods are collective."""
 
     def to_layers(self, own: Tensor, axis: int) -> Tensor:
-        """Tokens of this copy along `axis` -> the tokens that it has in the layers. A collective, as the other one."""
+        """Own tokens along `axis` -> this copy's tokens in the route's layers."""
         ...
 
     def to_owners(self, some: Tensor, before: Tensor) -> Tensor:
-        """Returns the tokens of this copy, (B, n, D): routed ones from the copies that had them, `some` on
-        this one, the others as `before`."""
+        """Returns own tokens (B, n, D) after the route: the results of the copies that ran them, else `before`.
+
+        `some` (B, k, D): the tokens that this copy ran in the route.
+        """
         ...
 
 
 class Passage(NamedTuple):
-    """A route in one pass through the model: the layers from `first` to `last` see the tokens `kept` alone."""
+    """A route in one pass through the model: layers `first` to `last` see only the tokens `kept`."""
 
     first: int
     last: int
     kept: Tensor
-    """(K,) int64, rising: the same for every clip of the batch"""
+    """(K,) int64 ascending indices, the same for every clip of the batch"""
     regroup: Regroup | None = None
-    """of a copy that has other tokens in these layers than outside; None: those of its own that are `kept`"""
+    """moves tokens between copies around these layers; None: the copy runs its own kept tokens"""
 
     def through(self, streams: Streams) -> Streams:
-        """Returns the streams of the tokens that go through, (B, K, D) each, with their own positions."""
-
+        """Returns the streams reduced to kept tokens, (B, K, D) each, with their RoPE tables."""
         tokens, control, constants = streams
         cos, sin = self.some(constants.rope_cos, 0), self.some(constants.rope_sin, 0)
         here = constants._replace(rope_cos=cos, rope_sin=sin)
         return Streams(self.some(tokens), None if control is None else self.some(control), here)
 
     def some(self, tensor: Tensor, axis: int = 1) -> Tensor:
-        """Returns those of the N tokens along `axis` that go through."""
+        """Selects the kept ones of N tokens along `axis`."""
         if self.regroup is not None:
             return self.regroup.to_layers(tensor, axis)
         return tensor.index_select(axis, sent(self.kept, tensor.device))
 
     def rejoined(self, streams: Streams, before: Streams) -> Streams:
-        """Returns the streams of all tokens, (B, N, D) each: skipped ones are as they were `before`."""
+        """Returns the streams of all tokens, (B, N, D) each; tokens that skipped the route come from `before`."""
 
         def whole(some: Tensor, all_of_them: Tensor) -> Tensor:
             if self.regroup is not None:
@@ -173,19 +173,19 @@ class Streams(NamedTuple):
     tokens: Tensor
     """(B, N, D)"""
     control: Tensor | None
-    """(B, N, D) of VACE's second stream"""
+    """(B, N, D) VACE's control stream"""
     constants: Constants
 
 
 class Routing:
-    """The passages of one pass through the model, in its order."""
+    """Applies the passages of one pass through the model, layer by layer."""
 
     def __init__(self, passages: Sequence[Passage]) -> None:
         self._begin = {passage.first: passage for passage in passages}
         self._now: tuple[Passage, Streams] | None = None
 
     def before(self, layer: int, streams: Streams) -> Streams:
-        """Returns what the layer of that number sees."""
+        """Returns the input of layer `layer`: reduced to kept tokens if a route begins there."""
         passage = self._begin.get(layer)
         if passage is None:
             return streams
@@ -193,11 +193,11 @@ class Routing:
         return passage.through(streams)
 
     def seen(self, tokens: Tensor) -> Tensor:
-        """Returns those of all tokens (B, N, D) that the layer sees which runs now."""
+        """Selects, from all tokens (B, N, D), the tokens in the layer that runs now."""
         return tokens if self._now is None else self._now[0].some(tokens)
 
     def moved(self, move: Callable[[Tensor], Tensor]) -> None:
-        """Passes the tokens that pass by, and what is read with them behind the route, through `move`."""
+        """Applies `move` to the stored tensors of all tokens and constants, and to the kept indices."""
         self._begin = {first: one._replace(kept=move(one.kept)) for first, one in self._begin.items()}
         if self._now is not None:
             passage, before = self._now
@@ -205,7 +205,7 @@ class Routing:
             self._now = passage._replace(kept=move(passage.kept)), before
 
     def behind(self, layer: int, streams: Streams) -> Streams:
-        """Returns what follows the layer of that number."""
+        """Returns the streams after layer `layer`: of all tokens again if a route ends there."""
         if self._now is None or self._now[0].last != layer:
             return streams
         (passage, before), self._now = self._now, None
@@ -215,7 +215,10 @@ class Routing:
 def draw_passages(
     routes: Sequence[Route], frames: int, in_frame: int, generators: Sequence[torch.Generator]
 ) -> tuple[Passage, ...]:
-    """Returns the passages of `placed_routes` for `frames` latent frames of `in_frame` tokens; a generator for each."""
+    """Draws kept tokens for each of `placed_routes`, with one generator per route.
+
+    A clip has `frames` latent frames of `in_frame` tokens.
+    """
     starts = torch.arange(frames)[:, None] * in_frame
     found = []
     for route, generator in zip(routes, generators, strict=True):

@@ -1,6 +1,6 @@
-"""The sizes of a Wan transformer, the dtype each of its parts computes in, and which of its names lie in a block.
+"""The sizes of a Wan transformer, the dtypes of its parts, and the module names of its blocks.
 
-Data and names only; the presets of dtypes and their reasons live in the precision room.
+The room `precision` holds the dtype presets and their reasons.
 """
 
 from __future__ import annotations
@@ -24,38 +24,35 @@ _BLOCK = re.compile(rf"({'|'.join(BLOCK_LISTS)})\.(\d{{1,4}})(?:\.(.+))?", re.AS
 
 
 class InBlock(NamedTuple):
-    """The place of a weight or module that is a block, or lies in one."""
+    """A parsed module or weight name inside a block."""
 
     stream: str
-    """its list: one of BLOCK_LISTS"""
+    """the block's list, one of BLOCK_LISTS"""
     number: int
-    """of the block in that list"""
+    """index of the block in that list"""
     inside: str
-    """its name within the block, for example self_attn.q.weight; "" for the block itself"""
+    """name within the block, for example self_attn.q.weight; "" for the block itself"""
 
 
-@lru_cache(maxsize=1 << 14)  # a plan asks for each weight of a model hundreds of times
+@lru_cache(maxsize=1 << 14)  # a plan calls it hundreds of times for each weight of a model
 def block_of(name: str) -> InBlock | None:
-    """Returns where the weight or module `name` (original Wan name) lies; None outside the blocks.
-
-    The one place that says what a block is: loading, quantization, adapters, placement and the count of arithmetic ask.
-    """
+    """Parses the original Wan name of a weight or module; returns None if it lies outside the blocks."""
     found = _BLOCK.fullmatch(name)
     return None if found is None else InBlock(found[1], int(found[2]), found[3] or "")
 
 
 @dataclass(frozen=True, kw_only=True)
 class WanShape(Config):
-    """Sizes of one transformer; a size of 0 means that the variant lacks the part."""
+    """Sizes of one transformer; 0 means that the variant lacks this part."""
 
     dim: int
     ffn_dim: int
     num_heads: int
     num_layers: int
     in_channels: int = 16
-    """of the patch embedding: the latent's and those of `Conditioning.channels`"""
+    """input channels of the patch embedding: latent, then `Conditioning.channels`"""
     out_channels: int = 16
-    """the latent's"""
+    """channels of the latent"""
     text_dim: int = 4096
     freq_dim: int = 256
     eps: float = 1e-6
@@ -64,24 +61,24 @@ class WanShape(Config):
     image_positions: int = 0
     """rows of `img_emb.emb_pos` (FLF2V; 514)"""
     vace_layers: tuple[int, ...] = ()
-    """blocks that a hint is added behind, rising; one `vace_blocks` entry each"""
+    """ascending numbers of blocks after which a VACE hint is added; `vace_blocks` has one block for each"""
     vace_channels: int = 96
-    """of `vace_patch_embedding`; read only where there are `vace_layers`"""
+    """input channels of `vace_patch_embedding`; unused without `vace_layers`"""
     reference_channels: int = 0
-    """of `ref_conv` (Fun V1.1 and 2.2 control models; 16, or 48 for 5B)"""
+    """input channels of `ref_conv` (Fun V1.1 and 2.2 control models; 16, or 48 for 5B)"""
     camera_channels: int = 0
-    """of the rays that `control_adapter` reads (Fun camera models; 24)"""
+    """channels of the rays that `control_adapter` reads (Fun camera models; 24)"""
     camera_stride: int = 8
     """pixels per latent row that `control_adapter` folds into channels: the VAE's stride (5B: 16)"""
     pose_channels: int = 0
-    """of `pose_patch_embedding` (Animate; 16)"""
+    """input channels of `pose_patch_embedding` (Animate; 16)"""
     face_layers: tuple[int, ...] = ()
-    """blocks whose tokens then attend to the face, rising (Animate; every fifth)"""
+    """ascending numbers of blocks that attention to the face follows (Animate; every fifth)"""
 
     pose_stream_channels: int = 0
-    """of `patch_embedding_pose` (SCAIL; 20: a latent of the pose video, then flags)"""
+    """input channels of `patch_embedding_pose` (SCAIL; 20: latent of the pose video, then flags)"""
     identity_channels: int = 0
-    """of `patch_embedding_mask` (SCAIL-2; 28: seven colours of four frames)"""
+    """input channels of `patch_embedding_mask` (SCAIL-2; 28: seven colours of four frames)"""
 
     def __post_init__(self) -> None:
         for name, layers in (("vace_layers", self.vace_layers), ("face_layers", self.face_layers)):
@@ -93,52 +90,52 @@ class WanShape(Config):
 
     @property
     def condition_channels(self) -> int:
-        """Channels of `Conditioning.channels`: what the patch embedding reads besides the latent."""
+        """Number of channels of `Conditioning.channels`."""
         return self.in_channels - self.out_channels - self.flag_channels
 
     @property
     def flag_channels(self) -> int:
-        """Channels behind a latent that say whether it is given, which the model fills itself (SCAIL; 4)."""
+        """Number of flag channels after a latent, 1 for a given latent; the model fills them itself (SCAIL; 4)."""
         return max(self.pose_stream_channels - self.out_channels, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Numerics:
-    """Explicit dtypes of a forward pass. Nothing in the model reads ambient autocast state."""
+    """Explicit dtypes of a forward pass; the model ignores ambient autocast."""
 
     compute: torch.dtype = torch.float32
     """linears and attention"""
     residual: torch.dtype = torch.float32
-    """the token stream between blocks; the largest single source of bf16 error"""
+    """the token stream between blocks: in bf16 it is the largest source of error"""
     norm: torch.dtype = torch.float32
-    """the three norms of a block and the head's, with their scale and shift"""
+    """layer norms of blocks and head, with their scale and shift"""
     qk_norm: torch.dtype = torch.float32
     """RMS norm of queries and keys"""
     time: torch.dtype = torch.float32
     """time embedding and its projection"""
     modulation: torch.dtype = torch.float32
-    """modulation tables, their sum with the time projection, and gates"""
+    """modulation parameters, their sum with the time projection, and gates"""
     head: torch.dtype = torch.float32
     """the output projection"""
     rope: torch.dtype = torch.float32
-    """the rotation product, and what the table is rounded to before it"""
+    """RoPE's multiplication; cosine and sine are rounded to it before"""
     rope_table: torch.dtype = torch.float64
-    """the angles of the rotation and their cosine and sine"""
+    """RoPE's angles, cosine and sine"""
     attention: torch.dtype | None = None
-    """softmax(Q K) V of both attentions; None is the compute dtype"""
+    """softmax(Q K) V of self- and cross-attention; None: the compute dtype"""
     adapter: torch.dtype | None = None
-    """LoRA matmuls; None follows the layer's input. LoRA weights themselves are always float32"""
+    """LoRA matmuls; None: the dtype of the layer's input. LoRA weights are always float32"""
     matmul: torch.dtype | None = None
-    """float8_e4m3fn or int8: products with frozen weights of that dtype; None unpacks them into the compute dtype"""
+    """float8_e4m3fn or int8: multiplies frozen weights of this dtype directly; None: casts them to the compute dtype"""
     float32_products: str = "highest"
-    """of a training step: highest, high (TF32) or medium (bf16), as `torch.set_float32_matmul_precision` has it"""
+    """argument of `torch.set_float32_matmul_precision` in a training step: highest, high (TF32) or medium (bf16)"""
     plain_attention: bool = False
-    """for predictions: attention makes its scores (B, heads, N, N), as where no fused kernel can run"""
+    """used by memory estimates: attention materialises its scores (B, heads, N, N), without a fused kernel"""
 
     def on(self, devices: Iterable[torch.device]) -> Numerics:
-        """Returns what devices compute in: the rotation in float32 instead of float64 where one of them lacks that.
+        """Returns the numerics for these devices: RoPE's product in float32 instead of float64 if one lacks float64.
 
-        The table stays in `rope_table`: `rope.rope_table` has the CPU build it.
+        The table stays in `rope_table`: the CPU builds it for such a device (`rope.rope_table`).
         """
         lacking = self.rope == torch.float64 and not all(map(has_float64, devices))
         return replace(self, rope=torch.float32) if lacking else self

@@ -1,7 +1,7 @@
-"""A layer in two stages: one that mixes tokens, and one that treats each token alone and so may run by chunks.
+"""A block in two stages: stage 1 mixes tokens; stage 2 computes each token independently, so it may run in chunks.
 
-The second stage (cross-attention, feed-forward) makes the widest tensors of a layer. By chunks they exist for a few
-thousand tokens at a time. N tokens, T time rows: one for all tokens, or one for each of T runs of N / T tokens.
+Stage 2 (cross-attention, feed-forward) has the widest tensors of a block. In chunks they exist for a few thousand
+tokens at a time. N tokens, T time rows: one for all tokens, or one for every N / T consecutive tokens.
 """
 
 from __future__ import annotations
@@ -17,44 +17,44 @@ from torch import Tensor, nn
 from .scopes import scope
 
 CHUNK_TOKENS = 4096
-"""Tokens of a chunk at most, over the complete batch. A matrix product of this many rows still fills a GPU."""
+"""largest number of tokens in a chunk, over the complete batch; a matrix product of so many rows still fills a GPU"""
 
 Shared = tuple[Tensor, ...]
-"""what every chunk reads and none changes"""
+"""tensors that every chunk reads and none modifies"""
 
 
 class Stages(NamedTuple):
-    """The work of a layer; called, it runs both stages: `stages(*streams, constants)`."""
+    """The functions of a block; `stages(*streams, constants)` runs them."""
 
     layer: nn.Module
     mix: Callable[..., Tensor]
-    """(*streams, constants) -> (B, N, D), a tensor that nobody else holds"""
+    """stage 1: (*streams, constants) -> (B, N, D), a new tensor"""
     share: Callable[[Any], Shared]
-    """constants -> what the second stage reads besides tokens and constants, made once for all chunks"""
+    """constants -> further tensors that stage 2 reads, computed once for all chunks"""
     rest: Callable[[Tensor, Any, Shared], Tensor | tuple[Tensor, ...]]
-    """(some tokens (B, n, D), their constants, what is shared) -> one or more tensors (B, n, ...); the first replaces
-    the tokens, and may be they where no gradient is wanted"""
+    """stage 2: (a chunk (B, n, D), its constants, shared) -> one or more tensors (B, n, ...); the first replaces the
+    chunk, and may be the same tensor if no gradient is needed"""
     chunk_tokens: int = CHUNK_TOKENS
     """0: never in chunks"""
     hold: Callable[[], AbstractContextManager[None]] = nullcontext
-    """inside, what the second stage dequantizes is kept for the next chunk"""
+    """inside, stage 2 keeps dequantized weights for the next chunk"""
     again: Callable[..., Tensor | tuple[Tensor, ...]] | None = None
-    """`rest` of a layer whose backward pass comes next: the same graph, whose first result is not read, and whose
-    backward pass may overwrite the tokens; None: `rest`"""
+    """recomputes `rest` for the backward pass: builds the same graph, but the first result may have undefined values,
+    and the backward pass may overwrite the chunk; None: `rest`"""
     keep: Callable[[], AbstractContextManager[None]] = nullcontext
-    """inside, what both stages make of small weights is kept from the first to the last"""
+    """inside, both stages keep cast norm weights and summed modulation"""
 
     def __call__(self, *inputs: Any) -> Tensor | tuple[Tensor, ...]:
         return in_stages(self, *inputs)
 
 
 def in_stages(stages: Stages, *inputs: Any) -> Tensor | tuple[Tensor, ...]:
-    """Runs both stages of a layer over its streams (B, N, D) and, last, the constants.
+    """Runs both stages; inputs: the streams (B, N, D), then the constants.
 
-    A function, because torch.compile of 2.6 cannot call a tuple that holds a module.
+    It is a function because torch.compile 2.6 cannot call a tuple that holds a module.
     """
     *streams, constants = inputs
-    # A gradient of the constants is summed within the layer first, whether the layer is checkpointed or not.
+    # Views: autograd then sums the constants' gradients within the block first, as checkpointing does.
     constants = constants.moved(lambda value: value.view_as(value) if value.requires_grad else value)
     with stages.keep():
         with scope("stage 1"):
@@ -64,10 +64,9 @@ def in_stages(stages: Stages, *inputs: Any) -> Tensor | tuple[Tensor, ...]:
 
 
 def chunks(stages: Stages, tokens: Tensor, constants: Any) -> list[tuple[slice, Any]]:
-    """Returns which tokens of (B, N, D) run together, with their constants; one pair where all do.
+    """Splits tokens (B, N, D) into chunks; returns the slice and the constants of each.
 
-    Where there are several time rows, or tokens of a face in each frame, a chunk holds complete frames, or lies within
-    one.
+    With several time rows, or face tokens, a chunk consists of complete frames, or lies within one frame.
     """
     face = getattr(constants, "face", None)
     count, rows = tokens.shape[1], constants.time_rows.shape[1]
@@ -92,14 +91,14 @@ def chunks(stages: Stages, tokens: Tensor, constants: Any) -> list[tuple[slice, 
 
 
 def _even(start: int, stop: int, most: int) -> list[slice]:
-    """Returns the fewest slices of at most `most` tokens, as equal as they can be."""
+    """Splits `start` to `stop` into the fewest slices of at most `most` tokens, nearly equal ones."""
     number = -(-(stop - start) // most)
     edges = [start + (stop - start) * i // number for i in range(number + 1)]
     return [slice(a, b) for a, b in pairwise(edges)]
 
 
 def _in_chunks(stages: Stages, tokens: Tensor, constants: Any) -> Tensor | tuple[Tensor, ...]:
-    """Runs the second stage over `tokens` (B, N, D), which it may overwrite where no gradient is wanted."""
+    """Runs stage 2 on `tokens` (B, N, D); it may overwrite them if no gradient is needed."""
     parts, shared = chunks(stages, tokens, constants), stages.share(constants)
     if len(parts) == 1:
         return stages.rest(tokens, constants, shared)
@@ -129,5 +128,5 @@ def _each_chunk(
 
 
 def as_tuple(outputs: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Returns one or more outputs as several."""
+    """Returns a tuple as it is, a tensor as a tuple of one."""
     return outputs if isinstance(outputs, tuple) else (outputs,)

@@ -1,8 +1,9 @@
-"""The distinct rows of a text, the last of which stands for itself and for all that are missing of Wan's 512.
+"""Text rows without repetition: Wan pads every text to 512 rows with zeros; here one zero row stands for all of them.
 
-Wan pads every text with zero rows, and attends to them. Rows that are equal stay equal through every layer that looks
-at one row alone, so they are computed once, and repeated where attention reads them (ADR 29).
-Their gradients are summed in float32; the sum is handed back in two parts of the dtype at hand, to two equal rows.
+Wan attends to the padding. Equal rows stay equal through layers that compute each row independently, so these layers
+run once for all of them, and the row is repeated before attention (ADR 29).
+Gradients of the repeated rows are summed in float32. Two equal rows receive the sum: one its rounded value, the other
+the rounding error.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from torch.autograd.function import once_differentiable
 from ..kernels import applied
 
 TEXT_LENGTH = 512
-"""umT5 tokens Wan was trained with (Wan configs: text_len); zero rows pad a text to them and take part in attention"""
+"""number of text rows that Wan attends to, umT5 tokens and zero padding (Wan configs: text_len)"""
 TEXT_STEP = 16
-"""a text has a multiple of these rows: few sizes, each of which kernels take well"""
+"""a text without repetition has a multiple of so many rows: few shapes, and aligned ones"""
 
 
 def lengthened(rows: Tensor, count: int) -> Tensor:
-    """Returns rows (B, L, D) with the last one again until there are `count`, or as they are where there are."""
+    """Repeats the last one of rows (B, L, D) until there are `count`; unchanged if L is `count` or more."""
     missing = count - rows.shape[1]
     if missing <= 0:
         return rows
@@ -30,12 +31,12 @@ def lengthened(rows: Tensor, count: int) -> Tensor:
 
 
 def with_last_twice(rows: Tensor, count: int) -> Tensor:
-    """Returns rows (B, L, D) with the last one twice, as `repeated` takes them; as they are where they are `count`."""
+    """Appends the last one of rows (B, L, D) once more, as `repeated` needs; unchanged if L is `count` or more."""
     return rows if rows.shape[1] >= count else torch.cat([rows, rows[:, -1:]], dim=1)
 
 
 def repeated(rows: Tensor, count: int) -> Tensor:
-    """Does what `lengthened` does to rows whose last two are equal; their gradients are rounded as those of `count`."""
+    """Does the same as `lengthened`, for rows whose last two are equal; sums gradients as the module docstring says."""
     return rows if rows.shape[1] >= count else cast(Tensor, applied(_Repeated, rows, count))
 
 
@@ -52,9 +53,9 @@ class _Repeated(torch.autograd.Function):
         found = gradient[:, : ctx.given].clone(memory_format=torch.contiguous_format)
         exact = torch.promote_types(gradient.dtype, torch.float32)
         equal = gradient[:, ctx.given - 2 :]
-        # In float32 in the order of `lengthened`, whose bits runs begun with it resume to; else in one kernel.
+        # float32: summed in the order of autograd for `lengthened`, so that old runs resume bitwise. Else: one kernel.
         total = equal[:, 0] + equal[:, 1:].sum(1) if exact == gradient.dtype else equal.sum(1, dtype=exact)
-        # What rounding takes from the sum is the gradient of the other row.
+        # The last row gets the rounding error of the row before it.
         found[:, -2] = total
         torch.sub(total, found[:, -2], out=found[:, -1])
         return found, None

@@ -1,13 +1,14 @@
-"""The Wan diffusion transformer, written for training: explicit dtypes, few casts, one row of modulation per frame.
+"""The Wan diffusion transformer for training: explicit dtypes, few casts, one modulation row per frame.
 
 Shapes: B batch, C channels, F latent frames, H and W latent height and width, N tokens = F * H/2 * W/2, L text rows
-(512, or those of them that differ), D model width, T time rows (1, or F when every latent frame has its own timestep).
-A reference image adds one frame in front, context streams (Bernini-R) their tokens behind, for the blocks only.
+(512, or fewer without repetition: `texts`), D model width, T time rows (1, or F if every latent frame has its own
+timestep). Inside the blocks, a reference image adds a frame before the video, context streams (Bernini-R) add tokens
+after it.
 Module names equal the official ones, so state dicts and LoRA keys need no translation. Source of the maths:
 Wan2.1 / Wan2.2 model.py, VACE, VideoX-Fun; golden vectors in tests/fixtures, live comparison with ComfyUI's and
 diffusers' classes in tests/wan_core/model/test_parity.py.
 
-No autocast here, ever: each cast is written down, so that gradient recompute sees the dtypes of the first pass.
+Autocast is off: every cast is explicit, so that recomputation uses the dtypes of the forward pass.
 """
 
 from __future__ import annotations
@@ -45,39 +46,41 @@ from .walk import Carrier, StayHere, Walk
 
 
 class Team(Protocol):
-    """Several copies of a model on a device each, which share out the tokens of a pass that trains: in this process
-    (`parallel.SplitTokens`), or one in each of several ranks (`parallel.RankTokens`).
+    """Copies of a model on several devices that split the tokens of a training pass: in this process
+    (`parallel.SplitTokens`), or one in each rank (`parallel.RankTokens`).
 
-    Other passes run on the first model alone, but for those inside `watching`: what samples may change it in place.
+    Passes without gradients run on the first model alone, except inside `watching`.
     """
 
     @property
     def copies(self) -> Sequence[WanTransformer]:
-        """The others, without the first."""
+        """The copies in this process besides the first model."""
         ...
 
     @property
     def watches(self) -> bool:
-        """Whether passes without gradients are shared out now."""
+        """Whether passes without gradients are split now."""
         ...
 
     def watching(self) -> AbstractContextManager[None]:
-        """Inside, passes without gradients are shared out too, with the adapters that the first model has now."""
+        """Inside, passes without gradients are split too, with the first model's current adapters."""
         ...
 
     def patches(
         self, latent: Tensor, timestep: Tensor, text: Tensor, given: Conditioning, passages: Sequence[Passage]
     ) -> Tensor:
-        """Returns what `WanTransformer.patches` of all tokens returns, on the first device."""
+        """Runs `WanTransformer.patches` on all copies; returns the result for all tokens, on the first device."""
         ...
 
     def sum_gradients(self) -> None:
-        """Adds the gradients of all copies to those of the first model, or scales those of this rank so that the mean
-        over all ranks is their sum; call it once a step."""
+        """Adds the gradients of all copies to the first model's; call it once per step.
+
+        With ranks it scales this rank's gradients, so that the mean over ranks, taken later, is their sum.
+        """
         ...
 
     def forget_gradients(self) -> None:
-        """Drops the gradients of the copies, behind each step: the next pass may have other values of the adapters."""
+        """Sets the gradients of the copies to None; call it after each step."""
         ...
 
 
@@ -89,22 +92,22 @@ class WanTransformer(nn.Module):
         self.shape, self.numerics = shape, numerics or Numerics()
         self.carrier: Carrier = StayHere()
         self.team: Team | None = None
-        """the copies that pass with gradients through this model run on, with this one; None: on it alone"""
+        """the copies that split this model's tokens with it; None: no splitting"""
         self.offload: Offload = NoOffload()
         self.checkpoint_blocks = False
-        """recompute each block in the backward pass instead of keeping its activations"""
+        """whether blocks use gradient checkpointing"""
         self.checkpoint_policy = Policy()
-        """what such a block keeps besides its input"""
+        """activations that a checkpointed block keeps besides its input"""
         self.unchecked_blocks = 0
-        """number of last blocks that keep their activations all the same; their weights must stay where they are"""
+        """number of last blocks without gradient checkpointing; their weights must not be offloaded"""
         self.checkpoint_keeps_rng = False
-        """needed only when blocks draw random numbers (LoRA dropout)"""
+        """whether checkpointing restores random states; only LoRA dropout needs it"""
         self.skipped_blocks: frozenset[int] = frozenset()
-        """these leave the tokens as they are: skip-layer guidance (`without_blocks`)"""
+        """numbers of blocks that do not run (skip-layer guidance, `without_blocks`)"""
         self.text_rows = 0
-        """how many rows a text has (`read_texts`); 0: all given rows"""
+        """number of text rows in attention (`read_texts`); 0: as given"""
         self.rows_differ = False
-        """whether layers of the blocks make something else of each row, though rows are equal"""
+        """whether the blocks treat equal text rows differently (LoRA dropout)"""
         dim = shape.dim
         self.patch_embedding = nn.Conv3d(shape.in_channels, dim, kernel_size=PATCH, stride=PATCH)
         self.text_embedding = nn.Sequential(
@@ -118,7 +121,7 @@ class WanTransformer(nn.Module):
         self._add_extras(shape)
 
     def _add_extras(self, shape: WanShape) -> None:
-        """The parts that only some variants have."""
+        """Adds the modules that only some variants have."""
         if shape.image_dim:
             self.img_emb = ImageEmbedding(shape, self.numerics)
         if shape.vace_layers:
@@ -142,15 +145,15 @@ class WanTransformer(nn.Module):
             self.motion_encoder, self.face_encoder = MotionEncoder(), FaceEncoder(shape, self.numerics)
 
     def use_attention(self, name: str, long: str = "sdpa") -> None:
-        """Compute every attention with the kernel `name` (`kernels.ATTENTIONS`) from now on; `long`: that of auto."""
+        """Sets the kernel of every attention (`kernels.ATTENTIONS`); `long`: the kernel that auto uses if long."""
         kernel = attention_kernel(name, long)
         for module in self._attentions():
             module.kernel = kernel
 
     @contextmanager
     def previewing_with(self, name: str) -> Iterator[None]:
-        """Inside, every attention is computed with the kernel `name` (`kernels.PREVIEW_ATTENTIONS`), which need not
-        have a backward pass."""
+        """Inside, every attention uses the kernel `name` (`kernels.PREVIEW_ATTENTIONS`), which may lack a backward
+        pass."""
         kernel, own = preview_kernel(name), {module: module.kernel for module in self._attentions()}
         for module in own:
             module.kernel = kernel or module.kernel
@@ -165,20 +168,20 @@ class WanTransformer(nn.Module):
 
     @property
     def chunk_tokens(self) -> int:
-        """Tokens that run through the second stage of a layer together, at most; 0 is all."""
+        """Largest number of tokens in a chunk of stage 2; 0: one chunk."""
         return next((one.chunk_tokens for one in self.modules() if isinstance(one, WanBlock)), CHUNK_TOKENS)
 
     def run_in_chunks(self, tokens: int) -> None:
-        """Run at most `tokens` through the second stage of a layer together from now on; 0 is all."""
+        """Sets `chunk_tokens` of all blocks."""
         for module in self.modules():
             if isinstance(module, WanBlock | VaceBlock):
                 module.chunk_tokens = tokens
 
     def read_texts(self, rows: int, *, rows_differ: bool = False) -> None:
-        """Take texts from now on whose last row stands for itself and for all that are missing of `rows`.
+        """Makes the model repeat the last row of a text until the text has `rows` rows (`texts`).
 
-        What is equal is computed once, and repeated before attention. With `rows_differ` it is repeated before the
-        blocks: LoRA dropout draws for each row of its own.
+        The repetition happens before attention; with `rows_differ` before the blocks, because LoRA dropout draws a
+        mask for each row.
         """
         self.text_rows, self.rows_differ = rows, rows_differ
         for module in self.modules():
@@ -186,15 +189,15 @@ class WanTransformer(nn.Module):
                 module.text_rows = rows
 
     def compile_blocks(self, backend: str = "inductor") -> None:
-        """Compiles what blocks compute, from their next pass on; `check_compile` says whether that can be done here."""
+        """Applies torch.compile to the stages of all blocks; call `check_compile` before."""
         layers = (*self.blocks, *(self.vace_blocks if self.shape.vace_layers else ()))
-        # Where copies or ranks exchange tokens, the first stage would be a graph for each piece between exchanges.
+        # If copies or ranks exchange tokens, each exchange would break stage 1's graph.
         exchanges = any(isinstance(one, WanSelfAttention) and one.seat is not None for one in self._attentions())
         compile_stages(layers, ("treat",) if exchanges else ("attend", "treat"), backend)
 
     @contextmanager
     def without_blocks(self, skipped: Collection[int]) -> Iterator[None]:
-        """Inside, the blocks of these numbers are passed by."""
+        """Inside, the blocks with these numbers do not run."""
         before, self.skipped_blocks = self.skipped_blocks, frozenset(skipped)
         try:
             yield
@@ -209,15 +212,14 @@ class WanTransformer(nn.Module):
         conditioning: Conditioning | None = None,
         passages: Sequence[Passage] = (),
     ) -> Tensor:
-        """Predict the velocity.
+        """Predicts the velocity, (B, C_out, F, H, W) float32, or float64 from a float64 head.
 
-        latent (B, C_out, F, H, W) any float dtype, H and W even; timestep (B,) or (B, F), 0..1000, fractions allowed;
-        text (B, L, text_dim), zeros after the prompt: 512 rows, or after `read_texts` the distinct ones; conditioning
-        as the variant needs it, ConfigError when something is missing or too much; passages of `draw_passages`, in the
-        order of the layers, where a reference image counts as a frame. Returns (B, C_out, F, H, W) float32, or float64
-        from a float64 head.
-        Ambient autocast is switched off inside, so the dtypes written down here are the ones that run; recompute sees
-        the same.
+        latent (B, C_out, F, H, W): any float dtype, H and W even.
+        timestep (B,) or (B, F): 0 to 1000, fractions allowed.
+        text (B, L, text_dim): 512 rows, zeros after the prompt; after `read_texts` fewer rows are allowed.
+        conditioning: as the variant needs it; a missing or superfluous tensor is a ConfigError.
+        passages: of `draw_passages`, in layer order; a reference image counts as a latent frame there.
+        Ambient autocast is switched off inside.
         """
         given = conditioning or Conditioning()
         check_conditioning(self.shape, latent, timestep, text, given)
@@ -236,9 +238,9 @@ class WanTransformer(nn.Module):
         passages: Sequence[Passage] = (),
         part: Part | None = None,
     ) -> Tensor:
-        """Does what `forward` does; returns the tokens of the video as the head makes them, (B, N, 4 * C_out).
+        """Does the same as `forward` up to the head; returns the video's tokens (B, N, 4 * C_out).
 
-        `part`: of the tokens, with its own passages, for one of several copies that run together; None: all of them.
+        `part`: the tokens of this copy, with their passages, if copies split the tokens; None: all tokens.
         """
         return without_autocast(latent.device.type, self._patches, latent, timestep, text, given, passages, part)
 
@@ -266,7 +268,7 @@ class WanTransformer(nn.Module):
         carrier: Carrier,
         part: Part | None = None,
     ) -> Walk:
-        """Returns the pass that `forward` makes of the same inputs, before its first block; without autocast."""
+        """Embeds the inputs of `forward`; returns the pass before its first block. The caller switches autocast off."""
         given = conditioning or Conditioning()
         check_conditioning(self.shape, latent, timestep, text, given)
         grid = grid_of(latent)
@@ -293,15 +295,15 @@ class WanTransformer(nn.Module):
     def _embedded(
         self, latent: Tensor, timestep: Tensor, text: Tensor, given: Conditioning, part: Part | None
     ) -> tuple[Tensor, Tensor | None, Tensor, Constants]:
-        """Returns the tokens of `part`, (B, n, D): of the video, and of VACE's second stream where the model has it;
-        the time (B, T, D) that the head reads, and what all blocks read.
+        """Returns the tokens of `part` (B, n, D), VACE's control tokens (B, n, D) or None, the head's time embedding
+        (B, T, D), and the constants.
         """
         frames, height, width = grid_of(latent)
         tokens = self._embed_video(latent, given)
         if given.reference is not None:
             reference = embed_frame(self.ref_conv, given.reference, self.numerics.compute)
             tokens = torch.cat([reference.to(tokens.dtype), tokens], dim=1)
-            # A frame of its own at place 0; its timestep is that of the last frame (VideoX-Fun).
+            # The reference is frame 0, with the timestep of the last frame (VideoX-Fun).
             frames += 1
             timestep = timestep if timestep.ndim == 1 else torch.cat([timestep[:, -1:], timestep], dim=1)
         streams = (Span(grid_of(stream), id=number) for number, stream in enumerate(given.context, 1))
@@ -328,7 +330,7 @@ class WanTransformer(nn.Module):
         return tokens, self._embed_control(given, part), time, constants
 
     def recompute_of(self, stream: str, number: int) -> Recompute:
-        """Returns how a block runs: from where its weights are, and with what it keeps for the backward pass."""
+        """Returns the gradient checkpointing and offloading of block `number` of `stream`."""
         unchecked = stream == "blocks" and number >= self.shape.num_layers - self.unchecked_blocks
         return Checkpointing(
             f"{stream}.{number}",
@@ -339,14 +341,14 @@ class WanTransformer(nn.Module):
         )
 
     def _embed_video(self, latent: Tensor, given: Conditioning) -> Tensor:
-        """Returns the tokens of the video and its context, or `driven_tokens`: (B, N, D) in the compute dtype."""
+        """Returns the tokens of video and context streams, or `driven_tokens`: (B, N, D) in the compute dtype."""
         if given.references is not None:
             return driven_tokens(self, latent, given)
         video = latent if given.channels is None else torch.cat([latent, given.channels.to(latent.dtype)], dim=1)
         patches = embed_patches(self.patch_embedding, video, self.numerics.compute)
         if given.camera is not None:
             patches = patches + self.control_adapter(given.camera)
-        if given.pose is not None:  # the reference image, in front, has none
+        if given.pose is not None:  # the first frame, the reference image, has no pose
             pose = embed_patches(self.pose_patch_embedding, given.pose, self.numerics.compute)
             patches = patches + functional.pad(pose, (0, 0, 0, 0, 1, 0))
         tokens = patches.flatten(2).transpose(1, 2)
@@ -357,14 +359,14 @@ class WanTransformer(nn.Module):
         return torch.cat([tokens, *streams], dim=1)
 
     def _embed_control(self, given: Conditioning, part: Part | None) -> Tensor | None:
-        """Returns the tokens (B, N, D) of VACE's second stream in the residual dtype."""
+        """Returns the tokens (B, N, D) of VACE's control stream in the residual dtype."""
         if given.vace is None:
             return None
         tokens = embed_patches(self.vace_patch_embedding, given.vace, self.numerics.compute).flatten(2).transpose(1, 2)
         return (tokens if part is None else part.of(tokens)).to(self.numerics.residual)
 
     def _embed_face(self, given: Conditioning, frames: int) -> Tensor | None:
-        """Returns the tokens of the face in each of `frames` latent frames, (B, F, K, D) in the compute dtype."""
+        """Returns the face tokens of `frames` latent frames, (B, F, K, D) in the compute dtype."""
         if given.face is None:
             return None
         pictures, dtype = given.face.transpose(1, 2), self.numerics.compute
@@ -374,7 +376,7 @@ class WanTransformer(nn.Module):
     def _embed_time(self, timestep: Tensor) -> tuple[Tensor, Tensor]:
         """Returns time (B, T, D) and time_rows (B, T, 6, D); the sinusoid is float64 (Wan: sinusoidal_embedding_1d).
 
-        A device without float64 gets it from the CPU: a few numbers a step, for which the host waits.
+        For a device without float64 the CPU computes the sinusoid; the host waits for the copy of the timestep.
         """
         per_row = timestep.unsqueeze(1) if timestep.ndim == 1 else timestep
         half = self.shape.freq_dim // 2
@@ -394,7 +396,7 @@ class WanTransformer(nn.Module):
         return (lengthened if self.rows_differ else with_last_twice)(rows, self.text_rows)
 
     def unpatchify(self, patches: Tensor, grid: tuple[int, int, int]) -> Tensor:
-        """Returns tokens (B, N, 4 * C), channel fastest, as (B, C, F, H, W), float32 at least."""
+        """Tokens (B, N, 4 * C), channel fastest -> latent (B, C, F, H, W) in float32, or float64 from float64."""
         wide = patches.to(torch.promote_types(patches.dtype, torch.float32))
         rows = wide.view(patches.shape[0], *grid, *PATCH, self.shape.out_channels)
         frames, height, width = (n * p for n, p in zip(grid, PATCH, strict=True))
@@ -402,35 +404,35 @@ class WanTransformer(nn.Module):
 
 
 def models_of(model: nn.Module) -> tuple[nn.Module, ...]:
-    """Returns the model with the copies of its team."""
+    """Returns the model and its team's copies."""
     return (model, *model.team.copies) if isinstance(model, WanTransformer) and model.team is not None else (model,)
 
 
 def shared_out(model: WanTransformer) -> AbstractContextManager[None]:
-    """Inside, passes without gradients are shared out over the team of `model` too, where it has one."""
+    """Inside, the team of `model`, if it has one, splits the tokens of passes without gradients too."""
     return nullcontext() if model.team is None else model.team.watching()
 
 
 def _in_front(given: Conditioning, tokens: int, grid: tuple[int, int, int]) -> int:
-    """Returns how many of `tokens` come before those of the video; `grid` is that of the video."""
+    """Returns the number of reference tokens before the video's; `tokens`: of all; `grid`: of the video."""
     if given.references is not None:
         return given.references.shape[2] * grid[1] * grid[2]
     return 0 if given.reference is None else tokens // (1 + grid[0])
 
 
 def _behind(given: Conditioning) -> int:
-    """Returns how many tokens come behind those of the video."""
+    """Returns the number of tokens after the video's."""
     streams = given.context if given.pose_stream is None else (given.pose_stream,)
     return sum(math.prod(grid_of(stream)) for stream in streams)
 
 
 def grid_of(latent: Tensor) -> tuple[int, int, int]:
-    """Returns frames, rows and columns of the tokens of a latent (B, C, F, H, W)."""
+    """Latent (B, C, F, H, W) -> frames, rows and columns of its tokens."""
     return latent.shape[2], latent.shape[3] // PATCH[1], latent.shape[4] // PATCH[2]
 
 
 @lru_cache(maxsize=8)
 def model_without_values(shape: WanShape, numerics: Numerics | None = None) -> WanTransformer:
-    """Returns the model on the meta device: names, modules and sizes. The same one each time, so read it only."""
+    """Returns the model on the meta device. The result is cached: do not modify it."""
     with torch.inference_mode(False), torch.device("meta"):
         return WanTransformer(shape, numerics)

@@ -1,4 +1,4 @@
-"""One forward pass through the blocks, which may stop between two of them and go on elsewhere.
+"""One forward pass through the blocks, which can pause between two blocks and continue on another device.
 
 Shapes as in transformer.py: B batch, N tokens, D width, T time rows.
 """
@@ -19,7 +19,7 @@ from .shape import WanShape
 
 
 class Carrier(Protocol):
-    """Brings tensors to the device of the module that needs them next; the identity on one device."""
+    """Moves tensors to the device of the module that runs next."""
 
     def to_block(self, index: int, tokens: Tensor, constants: Constants) -> tuple[Tensor, Constants]: ...
 
@@ -29,7 +29,7 @@ class Carrier(Protocol):
 
 
 class StayHere:
-    """The carrier of a model that lives on one device, and of a pass that somebody else carries."""
+    """Moves nothing: for a model on one device, and for a pass whose caller moves the tensors."""
 
     def to_block(self, index: int, tokens: Tensor, constants: Constants) -> tuple[Tensor, Constants]:
         return tokens, constants
@@ -42,7 +42,7 @@ class StayHere:
 
 
 class Layers(Protocol):
-    """The parts of the model that a pass runs."""
+    """The parts of `WanTransformer` that a pass uses."""
 
     shape: WanShape
     skipped_blocks: frozenset[int]
@@ -52,7 +52,7 @@ class Layers(Protocol):
     def head(self) -> nn.Module: ...
 
     def recompute_of(self, stream: str, number: int) -> Recompute:
-        """Returns what block `number` of `stream` ("blocks" or "vace_blocks") recomputes in the backward pass."""
+        """Returns the gradient checkpointing of block `number` of `stream` ("blocks" or "vace_blocks")."""
         ...
 
     def unpatchify(self, patches: Tensor, grid: tuple[int, int, int]) -> Tensor:
@@ -62,35 +62,35 @@ class Layers(Protocol):
 
 @dataclass
 class Walk:
-    """A pass that has come to block `layer`; it owns the tensors that the next blocks read."""
+    """A forward pass whose next block is number `layer`; it holds the tensors that the remaining blocks read."""
 
     model: Layers
     carrier: Carrier
     grid: tuple[int, int, int]
-    """latent frames, rows and columns of tokens of the video"""
+    """the video's tokens: latent frames, rows, columns"""
     tokens: Tensor
     """(B, N, D) the main stream"""
     time: Tensor
-    """(B, T, D) for the head"""
+    """(B, T, D) time embedding of the head"""
     constants: Constants
     reference_tokens: int = 0
-    """tokens of reference images, in front of the others"""
+    """number of reference image tokens, before the video's"""
     context_tokens: int = 0
-    """tokens of context streams or a pose video, behind the others"""
+    """number of context stream or pose video tokens, after the video's"""
     control: Tensor | None = None
-    """(B, N, D) VACE's second stream"""
+    """(B, N, D) VACE's control stream"""
     hint_strength: float = 1.0
     passages: Sequence[Passage] = ()
     layer: int = 0
     hints: dict[int, Tensor] = field(default_factory=dict)
-    """of layers of the main stream that have not run yet, where `run_control` made them ahead"""
+    """block number -> VACE hint (B, N, D) that `run_control` computed in advance"""
 
     def __post_init__(self) -> None:
         self._routing = Routing(self.passages)
         self._start: Tensor | None = self.tokens
 
     def go_on(self, stop: int | None = None) -> None:
-        """Runs the blocks up to and without number `stop`; None: all that are left."""
+        """Runs the blocks before number `stop`; None: all remaining blocks."""
         for index in range(self.layer, len(self.model.blocks) if stop is None else stop):
             self._run_block(index)
         self.layer = len(self.model.blocks) if stop is None else stop
@@ -103,7 +103,7 @@ class Walk:
             tokens = model.blocks[index](tokens, *here, recompute=model.recompute_of("blocks", index))
         hint = self.hints.pop(index, None)
         if control is not None and index in model.shape.vace_layers:
-            # The second stream stays on the first device, its layers' home; only its hints are copied.
+            # The control stream stays on the first device, where its blocks are; only hints are copied.
             control, hint = self._run_control(index, control, constants, routing)
             hint, _ = self.carrier.to_block(index, hint, constants)
         if hint is not None:
@@ -111,20 +111,20 @@ class Walk:
         self.tokens, self.control, self.constants = routing.behind(index, Streams(tokens, control, constants))
 
     def _run_control(self, index: int, control: Tensor, constants: Constants, routing: Routing) -> Any:
-        """Runs the layer of the second stream that belongs to block `index`; returns control and hint."""
-        number, blocks = self.model.shape.vace_layers.index(index), self._second
+        """Runs the VACE block that belongs to block `index`; returns control and hint."""
+        number, blocks = self.model.shape.vace_layers.index(index), self._vace_blocks
         assert self._start is not None
         start = routing.seen(self._start) if number == 0 else self._start  # only the first layer reads it
         return blocks[number](control, start, *constants, recompute=self.model.recompute_of("vace_blocks", number))
 
     @property
-    def _second(self) -> nn.ModuleList:
+    def _vace_blocks(self) -> nn.ModuleList:
         return getattr(self.model, "vace_blocks")  # noqa: B009  only some models have it
 
     def run_control(self) -> None:
-        """Runs all of VACE's second stream, where there is one, before the main stream: its hints wait in `hints`.
+        """Runs all VACE blocks, if there are any, and stores their hints in `hints`.
 
-        The main stream may then leave the device of the second one.
+        The main stream may then move to another device.
         """
         if self.control is None:
             return
@@ -137,7 +137,7 @@ class Walk:
         self.control = self._start = None
 
     def moved(self, move: Callable[[Tensor], Tensor]) -> None:
-        """Passes every tensor that the next blocks or the head read through `move`."""
+        """Applies `move` to every tensor that the remaining blocks or the head read."""
         self._start = None
         self.tokens, self.time = move(self.tokens), move(self.time)
         self.constants = self.constants.moved(move)
@@ -145,7 +145,7 @@ class Walk:
         self._routing.moved(move)
 
     def patches(self) -> Tensor:
-        """Runs the head behind the last block; returns its tokens of the video, (B, N, 4 * C_out)."""
+        """Runs the head, after the last block; returns the video's tokens (B, N, 4 * C_out)."""
         self._start = None
         with scope("head"):
             tokens = self.tokens[:, : self.tokens.shape[1] - self.context_tokens]
@@ -155,5 +155,5 @@ class Walk:
             return self.model.head(tokens, time)
 
     def end(self) -> Tensor:
-        """Runs the head behind the last block; returns the velocity (B, C, F, H, W) on the first device."""
+        """Runs the head, after the last block; returns the velocity (B, C, F, H, W) on the first device."""
         return self.carrier.to_start(self.model.unpatchify(self.patches(), self.grid))

@@ -74,7 +74,7 @@ class Training:
             # `Trainer.run` returns first: its frames hold the model, which previews may have to offload.
             while self._trained(last):
                 self._do_what_is_due([expert])
-            expert.trainer.meet()
+            expert.trainer.wait_for_leader()
 
     def _train_at_once(self, until: list[int]) -> None:
         """Train each model up to its own step of `until`, all at the same time."""

@@ -1,7 +1,7 @@
-"""The micro-batches of a step on a split model whose cards work at once: drawn, noised, and their losses.
+"""Pipelined gradient accumulation on a model split over cards: the cards work on different micro-batches at once.
 
-Draws, noise and losses are those of plain accumulation. The loss is taken on the last card, where a pass ends: so no
-card waits for another but for what a stage hands on.
+Draws, noise and losses equal those of plain accumulation. The loss is computed on the last card, so that cards wait
+only for activations and gradients of their neighbours.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .recovery import LossScale
 
 
 class CardsAtOnce:
-    """Runs the micro-batches of steps of one model, where several cards can work on them at once."""
+    """Runs the micro-batches of a step through the pipeline."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class CardsAtOnce:
         *,
         check: Callable[[], None],
     ) -> None:
-        """`check`: raises what ends a step; any thread calls it."""
+        """`check`: raises Stopped on a stop request; called from the threads of the cards."""
         self._model, self._objective, self._report, self._scale = model, objective, report, scale
         self._check, carrier = check, model.carrier
         self._stages = stages_of(carrier.placement) if isinstance(carrier, DeviceCarrier) else tuple[Stage, ...]()
@@ -47,8 +47,8 @@ class CardsAtOnce:
         self.pipeline = Pipeline(model, self._stages)
 
     def schedule(self, micro_batches: int) -> Schedule | None:
-        """Returns the order of a step; None where one card works after the other: for one micro-batch, or because
-        memory says so."""
+        """Returns the pipeline schedule of a step; None if the cards work one after the other: for one micro-batch, one
+        card, or to save memory."""
         offload = self._model.offload
         in_turn = isinstance(offload, BlockOffload) and offload.measures.in_turn
         if micro_batches < 2 or max(self._homes, default=0) == 0 or in_turn:
@@ -56,18 +56,18 @@ class CardsAtOnce:
         return pipelined(self._homes, micro_batches)
 
     def rehearsed(self, micro_batches: int) -> int:
-        """Returns how many micro-batches fill the cards as `micro_batches` do."""
+        """Returns the number of micro-batches whose memory peak equals that of `micro_batches`."""
         return min(micro_batches, 2 * len(self._homes))
 
     def accumulated(self, schedule: Schedule, draws: Sequence[Draw], seed: Callable[[int], None]) -> Tensor:
-        """Adds the gradients of a step to `.grad`; returns the mean loss ().
+        """Adds the gradients of a step to `.grad`; returns the mean loss, a scalar.
 
-        `seed(micro)` seeds torch's generators for a micro-batch.
+        `seed(micro)`: seeds torch's generators for a micro-batch.
         """
         of_step = (self._model, self._objective, self._check, seed)
         parts = [[Tensor()] * len(draw.target_passes) for draw in draws]
         for adapted in (False, True):
-            # Adapters act in all blocks or in none, so these passes come before all others.
+            # Disabling adapters affects all blocks, so these passes come before all others.
             places = [
                 (micro, number)
                 for micro, draw in enumerate(draws)
@@ -88,7 +88,7 @@ class CardsAtOnce:
 
 
 class _Passes:
-    """Micro-batches as the pipeline takes them (`MicroBatches`)."""
+    """Base class of the pipeline's `MicroBatches`."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class _Passes:
 
 
 class _TargetPasses(_Passes):
-    """Target passes of several micro-batches; their predictions, float32 on the last card, go into `parts`."""
+    """Target passes of several micro-batches; stores their predictions, float32 on the last card, in `parts`."""
 
     def __init__(self, *of_step: Any, places: Sequence[tuple[int, int]], parts: list[list[Tensor]]) -> None:
         super().__init__(*of_step)
@@ -134,7 +134,7 @@ class _TargetPasses(_Passes):
 
 
 class _TrainedPasses(_Passes):
-    """Passes with a backward pass."""
+    """Forward passes with loss."""
 
     def __init__(
         self, *of_step: Any, parts: list[list[Tensor]], report: StepReport, scale: LossScale, last: torch.device
@@ -150,7 +150,7 @@ class _TrainedPasses(_Passes):
 
     def end(self, micro: int, predicted: Tensor) -> Tensor:
         draw, count = self.draws[micro], len(self.draws)
-        # From host memory once more, and not from the first card, whose work would wait for that of the last one.
+        # Noised again from host memory: a copy from the first card would make that card wait.
         only = replace(draw.batch, conditioning=None, texts=draw.batch.texts[:, :0])
         passes = tuple(replace(one, text=None) for one in draw.target_passes)
         batch = replace(draw, batch=only, passages=(), target_passes=passes).noised(self.loss.device)

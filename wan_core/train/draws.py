@@ -170,7 +170,7 @@ class Draws:
         self._levels, self._first_frame_share = Levels(config, sigma_range), first_frame_share
 
     def place(self, micro_step: int) -> int:
-        """Returns the number of this rank's draw among all draws; ranks that train one clip together have one."""
+        """Returns the number of this rank's draw among all draws; ranks that train one clip together share it."""
         return micro_step * self._group.batches + self._group.batch
 
     def at(self, micro_step: int) -> Draw:

@@ -1,7 +1,7 @@
 """Data parallel ranks: all-reduce of gradients, broadcast of decisions. One process is a group of one.
 
-Decisions go over gloo, which runs everywhere, Windows included. Gradients go over NCCL where every rank has it and its
-own GPU, else as CPU copies over gloo.
+Decisions go over gloo, which runs everywhere, Windows included. Gradients go over NCCL if every rank has NCCL and a GPU
+of its own, else as CPU copies over gloo.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from .heartbeat import attempt_of, watch_ranks
 MEETING = "WAN_TRAINER_RANKS"
 """environment variable: rendezvous file of our own launcher's ranks; unset: torchrun's environment"""
 _LEADER_TIMEOUT = timedelta(hours=12)
-"""for the other ranks while only the leader works: saves, evaluates, previews, waits for disk space"""
+"""timeout of the other ranks while only the leader works: saves, evaluates, previews, waits for disk space"""
 _STEP_TIMEOUT = timedelta(hours=2)
-"""for all ranks inside a step, and for the leader at any time"""
+"""timeout of all ranks inside a step, and of the leader at any time"""
 _NCCL = "WAN_TRAINER_NCCL"
 """environment variable: 0 disables NCCL"""
 _OWN_READ_BYTES = 64 << 10
-"""of one read, up to which every rank reads all: less than sending it takes"""
+"""largest read that every rank makes itself: a collective would take longer"""
 _GIVING_UP_S = 30.0
-"""by which the timeouts of ranks at one collective may differ"""
+"""largest difference between the timeouts of ranks in one collective"""
 
 
 class Group:
@@ -52,7 +52,7 @@ class Group:
     ) -> None:
         """`in_step`: torch's group of the same ranks with the timeout of a step; None: this process is the only rank.
 
-        `roll`: torch's store, where each rank counts the collectives it entered; None where our launcher watches ranks.
+        `roll`: torch's store, where each rank counts the collectives it entered; None if our launcher watches ranks.
         `on_this_machine`: local rank and local world size; None: all ranks are local.
         """
         self.rank, self.world = rank, world
@@ -62,7 +62,7 @@ class Group:
         """consecutive ranks that train one clip together, each a part of its tokens; set by the session"""
         self._in_step, self._roll, self._met = in_step, roll, 0
         self.waited = 0.0
-        """seconds that this rank has spent in collectives, nearly all of them waiting for others"""
+        """seconds that this rank has spent in collectives, nearly all of it waiting for other ranks"""
         self._nccl_decided, self._over_nccl = False, cast(Any, None)
         self._watched: Callable[[], None] | None = None
         self._groups: dict[str, tuple[Any, list[int]]] = {}
@@ -74,12 +74,12 @@ class Group:
 
     @property
     def batches(self) -> int:
-        """The number of batches that train at once: one for each `parts` ranks."""
+        """Number of batches in one step of all ranks: every `parts` ranks train one."""
         return self.world // self.parts
 
     @property
     def batch(self) -> int:
-        """The number of this rank's batch among those."""
+        """Index of this rank's batch, below `batches`."""
         return self.rank // self.parts
 
     def average(self, values: Iterable[torch.Tensor]) -> None:
@@ -94,7 +94,7 @@ class Group:
         with self._meeting():
             if nccl is None:
                 torch.distributed.all_reduce(flat, group=self._in_step)
-            else:  # a rank that hangs inside NCCL can be neither stopped nor named, so all are counted over gloo first
+            else:  # a barrier over gloo first: a rank that hangs inside NCCL can be neither stopped nor named
                 torch.distributed.barrier(group=self._in_step)
                 torch.distributed.all_reduce(flat, group=nccl)
         flat /= self.world
@@ -108,7 +108,7 @@ class Group:
         if not self._nccl_decided:
             self._nccl_decided = True
             has = backend_of(device).nccl and torch.distributed.is_nccl_available() and os.environ.get(_NCCL) != "0"
-            # NCCL needs a card per rank. By uuid, since with CUDA_VISIBLE_DEVICES every rank's card may be cuda:0.
+            # NCCL needs a card per rank. uuids tell them apart: under CUDA_VISIBLE_DEVICES each may be cuda:0.
             card = abilities_of(device).uuid or device if has else ""
             cards = self.gather(f"{socket.gethostname()} {card}" if has else "")
             if all(cards) and len(set(cards)) == self.world:
@@ -120,7 +120,7 @@ class Group:
     def shard_mesh(self, sharders: int, device: torch.device) -> Any:
         """Returns torch's DeviceMesh of the `sharders` consecutive ranks that hold a copy of the base with this one.
 
-        Every rank calls it. Raises PlacementError for GPUs without NCCL, over which weights would pass the CPU.
+        Every rank calls it. Raises PlacementError for GPUs without NCCL: weights would go through the CPU.
         """
         from torch.distributed.device_mesh import DeviceMesh
 
@@ -133,7 +133,7 @@ class Group:
         return ClipRanks(found, ranks, ranks.index(self.rank), self.naming_lost)
 
     def _group_of(self, count: int, device: torch.device, setting: str, what: str) -> tuple[Any, list[int]]:
-        """Returns torch's group of `count` consecutive ranks with this one, and their numbers; for each `what` one.
+        """Returns torch's group of the `count` consecutive ranks around this one, and the ranks; cached by `what`.
 
         Every rank calls it.
         """
@@ -175,9 +175,9 @@ class Group:
         return box[0]
 
     def read_together(self, memory: torch.Tensor, read: Callable[[torch.Tensor, int], None]) -> None:
-        """Fill `memory`, (n,) uint8 on the CPU, with the same bytes on every rank, each of which reads one part.
+        """Fills `memory`, (n,) uint8 on the CPU, with the same bytes on every rank; each rank reads one part.
 
-        `read(part, offset)` reads from this rank's file. Every rank raises the CheckpointError of one.
+        `read(part, offset)` reads from this rank's file. If it raises CheckpointError on one rank, all ranks raise it.
         """
         size, refusal = memory.numel() // self.world if memory.numel() > _OWN_READ_BYTES else 0, ""
         parts, rest = memory[: size * self.world].view(self.world, size), memory[size * self.world :]
@@ -199,7 +199,7 @@ class Group:
 
     @contextlib.contextmanager
     def _meeting(self) -> Iterator[None]:
-        """Around a collective: counts it in the store and names the ranks that are missing."""
+        """Goes around a collective: counts it in the store; if it fails, names the missing ranks."""
         self._met += 1
         if self._roll is not None:
             with contextlib.suppress(RuntimeError):  # the store has ended; the collective itself raises too
@@ -214,7 +214,7 @@ class Group:
         return _together(self._absent)
 
     def _absent(self) -> list[int]:
-        """Returns the ranks that did not enter the collective, as far as the store knows."""
+        """Returns the ranks that did not enter the collective, according to the store."""
         if self._roll is None:
             return []
         others = [rank for rank in range(self.world) if rank != self.rank]

@@ -1,7 +1,7 @@
-"""Ranks in torchrun's store: how those of one attempt meet, and heartbeats of ranks on several machines.
+"""Ranks in torchrun's store: rendezvous of the ranks of one attempt, and heartbeats between machines.
 
-A dead process closes its sockets, which the others notice at once; a lost network closes nothing, so that without
-heartbeats the others would wait for their timeouts of hours.
+The other ranks notice a dead process at once, because its sockets close. A lost network closes no socket; without
+heartbeats the other ranks would wait hours for a timeout.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ import torch
 
 _EVERY_S = 3.0
 _LOST_S = 40.0
-"""without a heartbeat, after which a rank counts as lost"""
+"""seconds without a heartbeat after which a rank counts as lost"""
 _LEFT = float("inf")
-"""heartbeat of a rank that has left the group; the leader may need longer, for what it sends to trackers"""
+"""time of the last heartbeat of a rank that has left the group: it is never lost"""
 _GOODBYE_S = 2.0
-"""for the last message to the store"""
+"""timeout of the last message to the store"""
 _TICK_S = 1.0
-_LOOKS_S = 0.02
+_POLL_S = 0.02
 _LAST_S = 10.0
-"""for this rank to end by itself, before its process is ended"""
+"""seconds that this rank has to end by itself before its process is ended"""
 
 
 def attempt_of(store: Any, rank: int, world: int) -> str:
-    """Returns the name of this attempt of torchrun, the same on all ranks and another after a restart; a collective.
+    """Returns a name of this attempt of torchrun: the same on all ranks, a new one after a restart; a collective.
 
-    The store outlives a restart, with what ended ranks have written into it, and agents count restarts differently.
+    The store outlives a restart, with the entries of ended ranks, and torchrun's agents may count restarts differently.
     """
     name, others = uuid.uuid4().hex, range(1, world)
     if rank:
@@ -43,18 +43,18 @@ def attempt_of(store: Any, rank: int, world: int) -> str:
         store.set(f"{name} {rank}", "")
         return name
     while not all(store.check([f"{name} {other}"]) for other in others):
-        for other in others:  # a name may be an ended rank's, until its successor has come
+        for other in others:  # until the restarted rank has written its name, the store has the ended rank's
             if store.check([f"came {other}"]):
                 store.set(f"attempt of {store.get(f'came {other}').decode()}", name)
-        time.sleep(_LOOKS_S)
+        time.sleep(_POLL_S)
     return name
 
 
 def watch_ranks(rank: int, others: Sequence[int], abort: Callable[[], None]) -> Callable[[], None]:
-    """Starts this rank's heartbeats and a watch on those of the others; returns what ends both.
+    """Starts this rank's heartbeats, and a watch on other ranks' heartbeats; returns a function that ends both.
 
-    `others`: one rank of each other machine, which watches too; ranks of one machine notice each other's end at once.
-    Where another rank is lost, `abort` is called, which should make a waiting collective raise; then the process ends.
+    `others`: one rank of each other machine, which watches this one too.
+    If a rank is lost, it calls `abort`, which should make a waiting collective raise; then it ends the process.
     """
     ended = threading.Event()
     heard = dict.fromkeys(others, 0.0)
@@ -71,14 +71,14 @@ def watch_ranks(rank: int, others: Sequence[int], abort: Callable[[], None]) -> 
 
 
 def _beat(rank: int, heard: dict[int, float], ended: threading.Event) -> None:
-    """Counts this rank's beats in torchrun's store, and notes when each other count changed."""
-    # A connection of its own: a call that waits for a lost network would keep the rank's from raising.
+    """Counts this rank's beats in torchrun's store, and stores in `heard` when the other ranks' counts changed."""
+    # A connection of its own: a call that waits for a lost network would block the rank's own connection.
     place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     store = torch.distributed.TCPStore(*place, is_master=False, timeout=timedelta(seconds=_LOST_S))
     known, beats = dict.fromkeys(heard, 0), 0
     while not ended.is_set():
         beats += 1
-        with contextlib.suppress(RuntimeError):  # the store is gone: nobody is heard
+        with contextlib.suppress(RuntimeError):  # the store is gone: no rank is heard, so `_watch` ends the process
             store.set(f"beats {rank}", str(beats))
             for other in heard:
                 begun = store.check([f"beats {other}"])
@@ -90,10 +90,10 @@ def _beat(rank: int, heard: dict[int, float], ended: threading.Event) -> None:
 
 
 def _watch(heard: dict[int, float], abort: Callable[[], None], ended: threading.Event) -> None:
-    """Ends this process when another rank is not heard."""
+    """Ends this process when another rank's heartbeats stop."""
     silent, before = dict.fromkeys(heard, 0), dict(heard)
     while not ended.wait(_TICK_S):
-        # Seconds in which this thread ran: a process that was stopped, or computed without a pause, accuses nobody.
+        # Counts ticks of this thread: after this process itself was suspended, other ranks must not count as lost.
         silent = {other: 0 if heard[other] != before[other] else silent[other] + 1 for other in heard}
         before = dict(heard)
         lost = [other for other, seconds in silent.items() if seconds > _LOST_S and heard[other] != _LEFT]
@@ -102,4 +102,4 @@ def _watch(heard: dict[int, float], abort: Callable[[], None], ended: threading.
             print(f"No sign of {who} for {_LOST_S:.0f} s: its machine or the network is lost.", file=sys.stderr)  # noqa: T201
             abort()
             if not ended.wait(_LAST_S):
-                os._exit(1)  # saved steps stand
+                os._exit(1)  # saved steps stay intact

@@ -87,7 +87,7 @@ def _course(share: float, config: TrainConfig) -> float:
             return left**config.lr_scheduler_power
         case "rex":  # Chen, Wolfe, Kyrillidis: REX, 2021 (arXiv 2107.04197)
             return left / (0.5 + 0.5 * left)
-        case "wsd":  # 1 - sqrt, which Haegele et al. found best for the fall (arXiv 2405.18392)
+        case "wsd":  # 1 - sqrt: the best decay in Haegele et al. (arXiv 2405.18392)
             decay = config.lr_decay_share
             return 1.0 if left >= decay else 1 - math.sqrt((decay - left) / decay)
         case other:

@@ -1,4 +1,4 @@
-"""Memory of each device, and the event of a finished step: its numbers, its time, memory and work of all ranks."""
+"""Memory of each device, and the event of a finished step: loss, time, memory and work of all ranks."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from .objective import NoisedBatch, TrainedLoss
 MemoryReading = dict[str, dict[str, int | None]]
 """device -> bytes `now`, `peak`, `reserved`, `predicted`, and `total` of the device; None = unknown"""
 _WORTH_NAMING = 0.02
-"""of a step's time, by which a rank must be slower than every other"""
+"""share of a step's time by which the slowest rank must be slower than all others to be named"""
 
 
 class DeviceMeters:
     """Reads this process's memory on each device, without synchronizing.
 
-    Peaks are per phase. Training is one phase, however often a save, an evaluation or a preview interrupts it: their
-    memory never counts as a step's.
+    Peaks are per phase. All training steps are one phase; memory of a save, an evaluation or a preview in between does
+    not count.
     """
 
     def __init__(self, devices: Iterable[torch.device], predicted: Mapping[str, int] | None = None) -> None:
@@ -41,14 +41,14 @@ class DeviceMeters:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Names of the devices that are read."""
+        """Names of the devices."""
         return tuple(str(device) for device in self._devices)
 
     def read(self) -> MemoryReading:
         """Returns the memory of the training steps so far, first device first.
 
-        GPU: allocated and reserved by torch. CPU: resident memory of the process, torch and Python included (no
-        prediction has those), with its peak since the process started, since the kernel keeps no peak per phase.
+        GPU: bytes allocated and reserved by torch. CPU: resident memory of the process, and its peak since the process
+        started. It includes torch and Python, which predictions leave out.
         """
         found: MemoryReading = {}
         for name, values in self._present().items():
@@ -87,15 +87,15 @@ class StepReport:
         *,
         batches_per_epoch: int,
     ) -> None:
-        """`batches_per_epoch`: of all ranks."""
+        """`batches_per_epoch`: number of batches of all ranks."""
         self._epochs_a_step = config.gradient_accumulation_steps * group.batches / batches_per_epoch
         self._waited = group.waited
         self._config, self._meters, self._group, self._emit = config, meters, group, emit
         self._flops, self._work = FlopCount(model), Work()
         self.prior_errors = list[Tensor]()
-        """unweighted error () of each micro-batch with prior preservation clips"""
+        """unweighted error, a scalar, of each micro-batch with prior preservation clips"""
         self.read_errors = list[float]()
-        """the same as numbers, which the trainer reads together with the loss"""
+        """`prior_errors` as Python numbers; the trainer reads them together with the loss"""
         self._prior_clips = list[int]()
 
     def begin(self) -> None:
@@ -152,7 +152,7 @@ class StepReport:
 
 
 def device_states(names: Iterable[str]) -> list[dict[str, str | int | None]]:
-    """Returns the state of each device now: its names, bytes of this process, and the percentage of time it works."""
+    """Returns each device's current state: names, bytes of this process, and utilization in per cent."""
     devices = [torch.device(name) for name in names]
     return [
         {
@@ -167,7 +167,7 @@ def device_states(names: Iterable[str]) -> list[dict[str, str | int | None]]:
 
 
 def _slowest(waited: Sequence[float], seconds: float) -> int | None:
-    """Returns the rank that the others waited for in a step; None where they waited for none in particular."""
+    """Returns the rank that all others waited for in a step, or None."""
     least, *others = sorted(waited)
     return waited.index(least) if others and others[0] - least > _WORTH_NAMING * seconds else None
 
@@ -199,7 +199,7 @@ def largest_step(cache_set: CacheSet, batch_size: int) -> StepShape:
 
 def _computing(devices: Iterable[torch.device]) -> tuple[torch.device, ...]:
     """Returns the distinct devices, without the CPU next to accelerators."""
-    # There the CPU only holds offloaded weights, and its reading would be of the complete process.
+    # Next to accelerators the CPU only holds offloaded weights; its memory reading would be of the complete process.
     found = tuple(dict.fromkeys(devices))
     return tuple(device for device in found if device.type != "cpu") or found
 

@@ -74,7 +74,7 @@ class NoisedBatch:
         return (self if one.text is None else replace(self, text=one.text)).only(one.rows)
 
     def only(self, rows: Sequence[int]) -> NoisedBatch:
-        """Returns the clips at `rows`; the batch itself where these are all."""
+        """Returns the clips at `rows`; the batch itself if `rows` are all clips."""
         if len(rows) == len(self.latent):
             return self
         places = sent(torch.tensor(rows), self.latent.device)
@@ -89,7 +89,7 @@ class NoisedBatch:
 
     @property
     def prior_rows(self) -> list[int]:
-        """The clips of prior preservation."""
+        """Indices of the prior preservation clips."""
         return [place for place, weight in enumerate(self.prior) if weight]
 
     @property
@@ -170,9 +170,9 @@ class TrainedLoss(NamedTuple):
     """Training loss of a micro-batch."""
 
     loss: Tensor
-    """() float32, with gradients"""
+    """float32 scalar, with gradients"""
     prior: Tensor | None
-    """() unweighted mean error of the prior preservation clips; None without any"""
+    """scalar, unweighted mean error of the prior preservation clips; None without any"""
     prior_clips: int = 0
 
 
@@ -183,15 +183,15 @@ class Objective:
         self._model, self._config = model, config
 
     def trained(self, batch: NoisedBatch) -> TrainedLoss:
-        """Returns the training loss by the settings."""
+        """Runs the model; returns the training loss by the settings."""
         # Before the pass with gradients, so that the activations of both passes are never held at once.
         parts = [self._part(batch, one) for one in batch.target_passes]
         return self.of_prediction(batch, self._predicted(batch, batch.passages), parts)
 
     def of_prediction(self, batch: NoisedBatch, predicted: Tensor, parts: Sequence[Tensor]) -> TrainedLoss:
-        """Returns the training loss of what the model predicted (B, C, F, H, W).
+        """Returns the training loss of predictions (B, C, F, H, W).
 
-        `parts`: the prediction of each target pass for its clips, float32. All on one device.
+        `parts`: the prediction of each target pass for its clips, float32. All tensors are on one device.
         """
         config, prior = self._config, batch.prior_rows
         target, factor = _target(batch, parts), loss_factor(batch.sigma, config.loss_weighting)

@@ -1,7 +1,7 @@
 """An optimizer over named adapters, and its state as named plain tensors that resume bitwise.
 
-State is tensors, tensor subclasses (8-bit moments) and numbers, per weight or per group; `optimizer_bytes.py` proves
-the round trip.
+State consists of tensors, tensor subclasses (8-bit moments) and numbers, per weight or per group; `optimizer_bytes.py`
+tests the round trip before a run.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class AdapterOptimizer:
         return self._host.remarks if self._host else {}
 
     def read(self, values: Tensor) -> list[float]:
-        """Returns `values` (n,) of a device; an offloaded optimizer's weights and gradients come in the same wait."""
+        """Returns `values` (n,) of a device as numbers. An offloaded optimizer copies weights and gradients to the host
+        in the same synchronization."""
         if self._host:
             self._host.take(values.device)
         return values.tolist()
@@ -92,7 +93,7 @@ class AdapterOptimizer:
             yield
             return
         enter, leave = modes
-        # In host memory: a device that fills up between two copies would leave averages among the trained weights.
+        # In host memory: a device that runs out of memory between two copies would mix averaged and trained weights.
         trained = {name: p.detach().to("cpu", copy=True) for name, p in self._parameters.items()}
         try:
             self._take_now()
@@ -103,7 +104,7 @@ class AdapterOptimizer:
         finally:
             self._take_now()
             leave()
-            restore(self._parameters, trained)  # the optimizer's own switch back rounds
+            restore(self._parameters, trained)  # `train()` of the optimizer restores them with rounding errors
 
     def state(self) -> dict[str, Tensor]:
         """Returns the state as CPU copies.

@@ -63,7 +63,7 @@ def make_optimizer(parameters: Mapping[str, nn.Parameter], config: TrainConfig) 
 @functools.cache
 def _without_compiler(kind: Any) -> Any:
     """Returns a subclass of a torch optimizer without the wrappers that import torch's compiler (0.8 CPU s)."""
-    # The wrappers make a graph break inside compiled code; outside they only set the grad mode, as `step` below does.
+    # Outside compiled code the wrappers only set the grad mode, as `step` below does.
     plain = {name: inspect.unwrap(getattr(kind, name)) for name in ("add_param_group", "zero_grad", "load_state_dict")}
     update = inspect.unwrap(kind.step)
 

@@ -26,7 +26,7 @@ def expert_steps(train: TrainConfig) -> tuple[int, ...]:
 
 
 def longer_share(train: TrainConfig) -> float:
-    """Returns the share of a run's steps that the expert with more of them makes; 0 where one model is trained."""
+    """Returns the longer expert's share of a run's steps; 0 if one model is trained."""
     steps = expert_steps(train)
     return max(steps) / sum(steps) if len(steps) > 1 else 0.0
 

@@ -1,4 +1,4 @@
-"""Previews: latents sampled in the worker, decoded by the parent process, listed in an index. A failure is a note."""
+"""Previews: the worker samples latents, the parent process decodes them, an index lists them. A failure is a note."""
 
 from __future__ import annotations
 
@@ -69,14 +69,14 @@ class Previewer:
     def render(self, step: int, name: str, folder: str = "samples") -> None:
         """Render one clip per prompt as `<folder>/<name>_p<i>[_nickname]`.
 
-        Raises Stopped, and OutOfMemory where weights that were offloaded for decoding do not fit back.
+        Raises Stopped, and OutOfMemory if the weights, offloaded for decoding, do not fit on the GPU again.
         """
         with self._skipped_if_it_fails(step):
             for clip in self._inputs.clips:
                 self._render_one(step, f"{name}_{clip.name}", folder, clip)
 
     def render_clip(self, step: int, sample_id: str, folder: str, clip: PreviewClip) -> None:
-        """Render `<folder>/<sample_id>`, with the errors and notes of `render`."""
+        """Renders one clip as `<folder>/<sample_id>`; raises and notes the same as `render`."""
         with self._skipped_if_it_fails(step):
             self._render_one(step, sample_id, folder, clip)
 
@@ -147,7 +147,7 @@ class Previewer:
         self._emit(SampleReady(sample_id=sample_id, step=step, file=str(answer["file"]), measures=measures))
 
     def _decoded_with_room(self, wanted: DecodeWanted) -> dict[str, Any] | None:
-        """Decodes with the model's weights offloaded, where host memory has room for them."""
+        """Decodes while the model's weights are offloaded, if host memory has room for them."""
         model, free = self._on_device(), host_bytes()
         if (leaving := bytes_to_offload(model)) and free is not None and leaving + HOST_RESERVE > free:
             return {"error": NO_ROOM}
@@ -171,7 +171,7 @@ class Previewer:
 
 
 def _sampling_note(preset: SamplingPreset) -> str:
-    """Returns the note on how clips are sampled, which the settings may leave to the model's default."""
+    """Returns the note on the sampling settings in use, some of which may be the model's defaults."""
     return filled(
         "Previews are sampled in {steps} steps: {sampler}, {scheduler}, cfg {cfg}, shift {shift}.",
         steps=preset.steps,
@@ -183,7 +183,7 @@ def _sampling_note(preset: SamplingPreset) -> str:
 
 
 def _indexed(directory: Path) -> list[dict[str, Any]]:
-    """Returns the entries of samples/index.json below `directory`; of a damaged one, rebuilt from the clips' names."""
+    """Returns the entries of samples/index.json below `directory`; if it is damaged, rebuilds them from file names."""
     path = directory / "samples" / "index.json"
     if not path.exists():
         return []

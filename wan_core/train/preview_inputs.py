@@ -22,7 +22,7 @@ class PreviewClip:
     """The inputs of one clip, the same at every step."""
 
     name: str
-    """suffix of its id: p0, or p0_nickname"""
+    """suffix of the sample id: p0, or p0_nickname"""
     prompt: str
     text: Tensor
     """(L, 4096)"""
@@ -38,9 +38,9 @@ class PreviewClip:
     start: Tensor | None = None
     """(1, C, F, h, w) clean latent, noised to the first sigma; None = pure noise"""
     start_name: str = ""
-    """training clip of `start`"""
+    """name of the training clip that `start` comes from"""
     leading_frames: int = 0
-    """latent frames of a reference image in front, which are not part of the clip"""
+    """number of latent frames of a reference image before the clip, removed after sampling"""
 
     def noise(self) -> Tensor:
         """Returns noise as ComfyUI's prepare_noise makes it: one CPU generator, standard normal, float32."""
@@ -64,12 +64,11 @@ def read_preview_inputs(
     *,
     starts_from_clip: bool = False,
 ) -> PreviewInputs:
-    """Returns texts, conditioning and start latents of the previews; without prompts, of the first clip's caption.
+    """Returns texts, conditioning and start latents of the previews; without prompts, for the first clip's caption.
 
-    Sampling settings left open are those of ComfyUI's template of `variant`. Clips with context streams give theirs:
-    the first one held out, else the first one. Image-to-video starts from the given
-    pictures, else from the first clip's frames; `starts_from_clip`: so does this TI2V-5B. Raises ConfigError for a size
-    that does not fit them, and for guidance on blocks that `variant` lacks.
+    Unset sampling settings come from ComfyUI's template of `variant`. Context streams come from the clip `pictured`.
+    Image-to-video starts from the given pictures, else from the first clip's frames; `starts_from_clip`: TI2V-5B does
+    too. Raises ConfigError for a size that does not fit them, and for guidance on blocks that `variant` lacks.
     """
     named = bool(config.prompt_keys)
     prompts = list(zip(config.prompt_keys, config.prompts, strict=True)) if named else []
@@ -84,7 +83,7 @@ def read_preview_inputs(
         preset.guidance.require_blocks(variant.shape.num_layers)
         first_frame = _first_frame(cache, cache_set, own, shape, starts_from_clip)
         start = None
-        if variant.sigma_range()[1] < 1:  # a low noise expert never saw pure noise: the clip of this caption instead
+        if variant.sigma_range()[1] < 1:  # a low noise expert cannot denoise pure noise: start from a training clip
             start = next((item for item in cache_set.items if item.text_key == key), cache_set.items[0])
         clips.append(
             PreviewClip(
@@ -143,8 +142,8 @@ def _conditioning(
 
 
 def pictured(cache_set: CacheSet) -> CacheItem:
-    """Returns the clip whose conditioning and caption previews have: the first one; for camera paths and context
-    streams one that is held out, if there is one."""
+    """Returns the clip that gives previews their conditioning and caption: the first one; for camera paths and context
+    streams a held-out one, if there is one."""
     if "camera" in cache_set.kind.tensors:
         size = cache_set.latent_shape(cache_set.items[0])
         return next((i for i in cache_set.held_out if cache_set.latent_shape(i) == size), cache_set.items[0])

@@ -1,4 +1,4 @@
-"""Recovery of a step: out of memory (`Relief`), overflow (`LossScale`), or not finite (`Streak`).
+"""Recovery of a failed step: out of memory (`Relief`), float16 overflow (`LossScale`), not finite (`Streak`).
 
 A step changes no state before its optimizer update, so `Trainer` drops the gradients and retries.
 """

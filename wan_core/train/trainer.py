@@ -62,15 +62,15 @@ class Trainer:
     ) -> None:
         """`first_frame_share`: share of clips whose first latent frame is given (TI2V); 0 for other models.
 
-        `recomputing`: which blocks are checkpointed, where a plan says so in place of `config`.
-        `predicted_memory`: peak bytes of a step by device name, where predicted.
+        `recomputing`: a plan's choice of checkpointed blocks; None: that of `config`.
+        `predicted_memory`: predicted peak bytes of a step by device name; None: no prediction.
         """
         group = group or Group()
         config, scaled = scaled_to_batch(config, group.batches)
         self.model, self.batches, self.config = model, batches, config
         self.step, self._streak = 0, Streak(config.max_bad_steps, emit)
         self.is_complete = True
-        """False after an update that failed half-way: weights and optimizer are of no step, and are never saved"""
+        """False after an optimizer update that failed half-way; weights and optimizer state must then not be saved"""
         self.parameters, self._scale = adapter_parameters(model), LossScale(config.loss_scaling)
         for note in (scaled, rates_sentence(self.parameters, config)):
             if note and group.leads:
@@ -123,12 +123,12 @@ class Trainer:
 
     @property
     def device(self) -> torch.device:
-        """The device of its first weights."""
+        """The device of the model's first weights."""
         return self._device
 
     @property
     def bad_in_a_row(self) -> int:
-        """Steps up to the last one that were not finite; meanwhile the weights may be unusable."""
+        """Number of most recent steps that were not finite; if above 0, the weights may be unusable."""
         return self._streak.length
 
     @property
@@ -137,8 +137,8 @@ class Trainer:
         return self.step - self.bad_in_a_row
 
     def progress(self) -> dict[str, Any]:
-        """Returns the counters of `state`: of the last finite step, so that a resume retries the later ones. With the
-        tokens of a chunk where they are not CHUNK_TOKENS."""
+        """Returns the counters to save with `state`: the last finite step, so that a resume retries the later ones, and
+        the chunk size in tokens unless it is CHUNK_TOKENS."""
         chunk = self.model.chunk_tokens
         return {"step": self.good_step} | ({} if chunk == CHUNK_TOKENS else {"chunk_tokens": chunk})
 
@@ -154,10 +154,10 @@ class Trainer:
             self.optimizer.load(state)
 
     def run(self, last_step: int, between_steps: Callable[[int], bool | None]) -> bool:
-        """Train up to and including `last_step`, and past it until a step is finite.
+        """Trains up to and including `last_step`, and beyond it until a step is finite.
 
-        `between_steps(step)` runs after each step, on every rank. Returns True at once where it returns True. Raises
-        Stopped between micro-steps, which drops the unfinished step, and NotFinite at the limit of a streak.
+        `between_steps(step)` runs after each step, on every rank; if it returns True, so does this method, at once.
+        Raises Stopped between micro-steps, which drops the unfinished step, and NotFinite at the limit of a streak.
         """
         self._reader.start()
         try:
@@ -192,7 +192,7 @@ class Trainer:
         self._remark()
 
     def _remark(self) -> None:
-        """Emits each warning once: functions that were set aside, host memory that is short."""
+        """Emits each warning once: kernels replaced by their fallback, host memory that is short."""
         remarks = {said: said for said in later_remarks()} | self.optimizer.remarks
         for one in models_of(self.model):
             if isinstance(offload := one.offload, BlockOffload | ShardedBlocks):
@@ -242,17 +242,17 @@ class Trainer:
         return norm, mean_loss, timestep
 
     def _together(self) -> contextlib.AbstractContextManager[None]:
-        """Inside, all ranks run the same blocks, where they hold the weights of blocks together."""
+        """Inside, ranks with sharded weights run the same blocks in the same order."""
         offload = self.model.offload
         return offload.together() if isinstance(offload, ShardedBlocks) else contextlib.nullcontext()
 
-    def meet(self) -> None:
-        """After the last step, waits until the leader has done what it does alone. Every rank calls it."""
+    def wait_for_leader(self) -> None:
+        """Waits, after the last step, until the leader has saved and previewed alone. Every rank calls it."""
         if isinstance(self.model.offload, ShardedBlocks):
             self.model.offload.serve()
 
     def _accumulated(self, step: int) -> tuple[Tensor, float]:
-        """Accumulates the gradients of this rank's micro-batches; returns mean loss () and mean timestep."""
+        """Accumulates the gradients of this rank's micro-batches; returns mean loss (a scalar) and mean timestep."""
         count = self.config.gradient_accumulation_steps
         self._report.begin()
         first, loss_sum, timestep_sum = (step - 1) * count, torch.zeros((), device=self._device), 0.0
@@ -284,10 +284,10 @@ class Trainer:
                 offload.gather_all()
 
     def _clipped(self, loss: Tensor) -> tuple[float, float]:
-        """Averages loss and gradients over ranks and clips; returns the norm before clipping, and the loss.
+        """Averages loss and gradients over ranks, and clips the gradients; returns the norm before clipping, the loss.
 
-        The one place of a step where the host waits for the device. What it reads decides on the update, so it is not
-        read a step late: optimizers of other packages cannot skip an update on the device.
+        It is the only place of a step where the host waits for the device. The values cannot be read one step later,
+        because the host must skip the update if they are not finite.
         """
         parameters = list(self.parameters.values())
         if self.model.team is not None:
@@ -312,17 +312,17 @@ class Trainer:
         torch.manual_seed(seeded_generator(self.config.seed, "dropout", place).initial_seed())
 
     def _raise_if_stopped(self) -> None:
-        """Raises Stopped on every rank where the leader has a stop request."""
+        """Raises Stopped on every rank if the leader has a stop request."""
         if reason := self._group.share(self._control.stop_reason() if self._group.leads else ""):
             raise Stopped(reason)
 
     def _end_if_stopped(self) -> None:
-        """Raises Stopped between micro-steps; several ranks ask between attempts instead."""
+        """Raises Stopped between micro-steps; with several ranks, `_raise_if_stopped` checks between attempts."""
         if self._group.world == 1 and (reason := self._control.stop_reason()):
             raise Stopped(reason)
 
     def _end_evaluation_if_stopped(self) -> None:
-        """Raises Stopped on every rank that evaluates where there is a stop request."""
+        """Raises Stopped on every evaluating rank if there is a stop request."""
         if self._group.parts > 1:
             self._raise_if_stopped()
         elif reason := self._control.stop_reason():

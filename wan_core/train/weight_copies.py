@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ..placement import Copies, copies_of, memory_to_copy
 
 _ALIGNED = 16
-"""values; the rounding of a matrix product may depend on the alignment of its operands"""
+"""alignment in values: the rounding of a matrix product may depend on its operands' alignment"""
 _PREFIX = "ema."
 _COUNT = "ema_updates"
 
@@ -18,8 +18,8 @@ _COUNT = "ema_updates"
 class HostWeights:
     """Host copies of named weights, which an offloaded optimizer steps.
 
-    The model's weights stay authoritative: each step copies them with their final gradients and copies the result back.
-    The host waits for neither: what it reads from a device after `take` comes later than the copies.
+    The model's weights stay authoritative: each step copies them and their final gradients, and copies the result back.
+    The host does not wait for the copies: any value that it reads from a device after `take` arrives after them.
     """
 
     def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
@@ -35,9 +35,9 @@ class HostWeights:
         return {topic: text for copies in self._copies.values() for topic, text in copies.remarks.items()}
 
     def take(self, reader: torch.device) -> None:
-        """Begins to copy weights and gradients to the host, where a gradient of None stays None.
+        """Starts to copy weights and gradients to the host; a gradient of None stays None.
 
-        They are complete once the host has read a value that `reader` computes from now on.
+        The copies are complete once the host has read a value that the device `reader` computes after this call.
         """
         if not self._gradients:
             self._allocate()
@@ -53,8 +53,8 @@ class HostWeights:
                 self._copies[device].wait(copying, waits)
 
     def give_back(self) -> None:
-        """Begins to copy the copies to the weights, which the device waits for. Until the next `take` is complete, the
-        copies must not change."""
+        """Starts to copy the host copies to the weights; the device waits for it. The host copies must not change until
+        the next `take` is complete."""
         for device, names in self._by_device().items():
             pairs = [(self.copies[name].data, self._parameters[name].detach()) for name in names]
             self._copies[device].wait(self._copies[device].start_all(pairs))
@@ -84,7 +84,7 @@ class HostWeights:
 
 
 class MeanWeights:
-    """EMA of named weights, saved, evaluated and previewed in their place.
+    """EMA of named weights, which is saved, evaluated and previewed instead of the weights.
 
     The decay after n updates is min(decay, (1 + n) / (10 + n)), so that the initial weights fade early.
     """

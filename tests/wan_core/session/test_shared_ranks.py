@@ -156,16 +156,16 @@ import os
 import torch
 from wan_core.model.checkpointing import _Pass
 
-real, calls = _Pass.walk_back, 0
+real, calls = _Pass.backward, 0
 
-def walk_back(*given, **named):
+def backward(*given, **named):
     global calls
     calls += 1
     if calls <= 5 and os.environ.get("RANK") in {ranks}:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
     return real(*given, **named)
 
-_Pass.walk_back = walk_back
+_Pass.backward = backward
 """
 
 

@@ -76,8 +76,8 @@ PLACES: dict[str, tuple[object, str, int]] = {
     "first block of the first step": (WanBlock, "forward", 9),
     "second block of a later micro-step": (WanBlock, "forward", 12),
     "first pass of a checkpointed block": (Checkpointing, "__call__", 13),
-    "walk back of a block": (_Pass, "walk_back", 1),
-    "walk back of a later block": (_Pass, "walk_back", 4),
+    "backward of a block": (_Pass, "backward", 1),
+    "backward of a later block": (_Pass, "backward", 4),
     "the loss": (objective, "velocity_loss", 6),
     "before the first update": (trainer, "check_room", 1),
     "before a later update": (trainer, "check_room", 3),
@@ -98,7 +98,7 @@ def out_of_memory(
 
 TWICE = ("first block of the first step", "the loss", "before the first update", "evaluation after a save")
 """where CI tries what is out of memory twice, which gives something up"""
-ONCE = ("walk back of a block", "before a later update", "evaluation of the base")
+ONCE = ("backward of a block", "before a later update", "evaluation of the base")
 """where CI tries what is out of memory once: in a pass, in an update, in an evaluation"""
 ENDS = ("first block of the first step", "before a later update")
 """where CI tries also what is out of memory for ever: before the first save and after it"""
@@ -144,7 +144,7 @@ def test_a_gpu_that_is_full_beside_torchs_own_allocator_is_full_too(
 ) -> None:
     """It ends in a plain RuntimeError, or an AcceleratorError, which is one."""
     run = make_run(tmp_path, train=SETTINGS)
-    with out_of_memory("walk back of a block", 2, lambda: RuntimeError(BESIDE_TORCH)):
+    with out_of_memory("backward of a block", 2, lambda: RuntimeError(BESIDE_TORCH)):
         events = train_here(run)
     assert same(state(run, 4), undisturbed)
     (warning,) = (event.text for event in events if isinstance(event, Note) and event.level == "warning")
@@ -163,14 +163,14 @@ def test_what_else_breaks_is_not_tried_again(tmp_path: Path) -> None:
     run = make_run(tmp_path, train=SETTINGS)
     illegal = "CUDA error: an illegal memory access was encountered"
     with (
-        out_of_memory("walk back of a block", 1, lambda: RuntimeError(illegal)),
+        out_of_memory("backward of a block", 1, lambda: RuntimeError(illegal)),
         pytest.raises(RuntimeError, match=illegal),
     ):
         train_here(run)
 
 
 @pytest.mark.parametrize(
-    "place", ["walk back of a later block", pytest.param("before a later update", marks=_long(False))]
+    "place", ["backward of a later block", pytest.param("before a later update", marks=_long(False))]
 )
 def test_each_attempt_gives_up_more_until_blocks_rest_in_host_memory(
     tmp_path: Path, undisturbed: dict[str, Tensor], place: str

@@ -1,8 +1,8 @@
 // @ts-check
 /**
- * The one file ComfyUI's page loads: a status line in the nodes that work for long, the panel in Train Wan LoRA, the cards
- * of other nodes, the tab "Training runs", values saved by name, and loader lists that know a LoRA as soon as it is saved.
- * What is drawn comes from lib/.
+ * The extension that ComfyUI's page loads. It adds a status line to long-running nodes, a panel to Train Wan LoRA, cards to
+ * other nodes and the tab "Training runs", saves widget values by name, and refreshes loader lists after each save.
+ * The modules in lib/ draw all of it.
  */
 
 // @ts-expect-error served by ComfyUI
@@ -54,7 +54,7 @@ const STATUS_EVENT = "wan_trainer.status";
 const SENTENCES_EVENT = "wan_trainer.sentences";
 const TRAINER = "TrainLoRA";
 const LINE_NODES = ["CacheLatents", "ValidateVideo"];
-/** Milliseconds between two looks at runs that go on, for when no message comes. */
+/** Milliseconds between two reads of running runs, in case no message comes. */
 const PULSE = 5000;
 /**
  * @typedef {import("./lib/run/status.mjs").Status} Status
@@ -67,7 +67,7 @@ const frames = new Frames(requestAnimationFrame.bind(window));
 const lines = new StatusLines(frames);
 const routes = new Routes((path, options) => api.fetchApi(path, options));
 const trainers = new TrainerNodes({ app, api, routes, frames, root });
-/** Makes a node that is in no graph yet. @type {(kind: string) => any} */
+/** Creates a node outside any graph. @type {(kind: string) => any} */
 const create = (kind) => /** @type {any} */ (window).LiteGraph?.createNode(idHere(kind)) ?? null;
 const cards = new CardNodes({ app, api, routes, frames, root, storage: sessionStorage, create });
 const settingNodes = new SettingNodes(frames);
@@ -77,10 +77,10 @@ const moreInputs = new MoreInputs(
 );
 const fits = new FitNodes({ routes, frames, root, create });
 
-/** What the newest queue refused of the graph. @type {import("./lib/run/queue_refusals.mjs").Reasons} */
+/** Nodes that ComfyUI refused at the last queueing, with reasons. @type {import("./lib/run/queue_refusals.mjs").Reasons} */
 let refused = {};
 
-/** Made once the translations are loaded, because its texts are written once. @type {RunsTab} */
+/** Created after the translations are loaded, because it writes its texts only once. @type {RunsTab} */
 let tab;
 
 function newTab() {
@@ -101,12 +101,12 @@ function newTab() {
   });
 }
 
-/** Settings of other trainers open as workflows do: dropped on the page, or chosen with Open. */
+/** Opens settings files of other trainers like workflows: dropped on the page, or chosen with Open. */
 const files = new SettingsFiles({
   read: (texts) => routes.settingsFiles(texts),
   open: (graph, name) => app.loadGraphData(graph, true, true, name),
   say: (severity, detail) =>
-    // A toast that covers Run must not stay; the note next to the nodes says the same.
+    // The toast covers Run, so it closes by itself; the note next to the nodes has the same text.
     app.extensionManager?.toast?.add({
       severity,
       summary: NAME,
@@ -126,7 +126,7 @@ function openSettings() {
   };
 }
 
-/** The template browser shows our templates in the order of their numbers; the server lists a folder in any order. */
+/** Sorts our templates by their numbers in the template browser; the server lists them unsorted. */
 function sortTemplates() {
   const read = api.getWorkflowTemplates;
   if (!read) return;
@@ -144,8 +144,7 @@ function root() {
 }
 
 /**
- * Clips of our nodes play in their panel or card. The page has received the message but drawn nothing: removed here,
- * they are missing in what it keeps.
+ * Removes the clips of our nodes, which play in panel or card, from a message before the page draws it.
  * @param {any} detail
  */
 function dropClips({ output, display_node, node: id }) {
@@ -156,7 +155,7 @@ function dropClips({ output, display_node, node: id }) {
   delete output.animated;
 }
 
-/** Show a text in the line of a node. @param {string} id @param {string} text */
+/** Shows a text in the status line of a node. @param {string} id @param {string} text */
 function show(id, text) {
   const node = findNode(root(), id);
   if (node?.wanTrainerPanel) node.wanTrainerPanel.write(text);
@@ -171,12 +170,12 @@ function onStatus(status) {
     show(status.node, lineOf(status));
     cards.onStatus(status);
   }
-  // Quietly where the page can: nobody asked, and a run saves often.
+  // Without a toast if the page supports it: a run saves often.
   if (saves.isNew(status)) (app.reloadNodeDefs ?? app.refreshComboInNodes)?.call(app);
   if (status.run) tab.onStatus();
 }
 
-/** Sent when a node has ended, also when ComfyUI kept its output and ran nothing. @param {any} detail */
+/** Handles "executed": a node has ended, or ComfyUI used its cached output. @param {any} detail */
 function onExecuted(detail) {
   dropClips(detail);
   learnSentences(detail.output?.wan_run?.at(-1)?.sentences);
@@ -194,7 +193,7 @@ function setting(id) {
   return app.extensionManager?.setting?.get(id);
 }
 
-/** Sent when a node broke. @param {any} detail */
+/** Handles "execution_error". @param {any} detail */
 function onError(detail) {
   const isHere = trainers.isHere(detail);
   trainers.rest(isHere ? findNode(root(), detail.node_id)?.title : "");
@@ -202,7 +201,7 @@ function onError(detail) {
   sayWhy(detail.node_id, String(detail.exception_message).trim());
 }
 
-/** Says on a node of ours why it failed. @param {string} id @param {string} reason */
+/** Shows in one of our nodes why it failed. @param {string} id @param {string} reason */
 function sayWhy(id, reason) {
   const node = findNode(root(), id);
   if (!node || !isOurs(node)) return;
@@ -213,14 +212,14 @@ function sayWhy(id, reason) {
   fits.broken(node, reason);
 }
 
-/** Of a training that runs meanwhile, the panel stays as it is. */
+/** Shows the queue's refusals in their nodes, except in a Train Wan LoRA whose run is live. */
 function sayRefusals() {
   for (const [id, reason] of Object.entries(refused)) {
     if (!trainers.panelOf(id)?.live) sayWhy(id, reason);
   }
 }
 
-/** What our nodes grew by since the last step of undo is no part of what somebody begins to do now. */
+/** Records the nodes' growth since the last step of undo, so that the next step does not contain it. */
 function heightsAreNoSteps() {
   const { activeState } = app.extensionManager?.workflow?.activeWorkflow?.changeTracker ?? {};
   recordHeights(activeState, [...nodes(root())].filter(isOurs));
@@ -239,7 +238,7 @@ const extension = {
   name: NAME,
   settings: settings(showChartTheme),
 
-  /** Before nodes are registered, so that they get their names in the page's language. */
+  /** Loads translations before the page registers nodes. */
   async init() {
     sortTemplates();
     const place = /** @type {any} */ (document.getElementById("vue-app"));
@@ -282,11 +281,11 @@ const extension = {
       trainers.prompts.started(detail?.prompt_id);
       for (const one of [lines, cards, fits]) one.begun();
       trainers.waits(true);
-      sayRefusals(); // the rest of that graph runs
+      sayRefusals(); // the other nodes of that graph run
     });
     api.addEventListener(SENTENCES_EVENT, (/** @type {{ detail: any }} */ { detail }) => {
       learnSentences(detail.sentences);
-      sayRefusals(); // the answer of the queue may have come before
+      sayRefusals(); // the queue's response may have come before this event
     });
     watchQueue(api, (reasons) => {
       refused = reasons;
@@ -343,7 +342,7 @@ const extension = {
     const kind = kindOf(node);
     chooseFolder(node, setting);
     if (isOurs(node)) nameTextBoxes(node);
-    moreInputs.add(node); // below the inputs, above what others add
+    moreInputs.add(node); // below the inputs, above other added widgets
     if (LINE_NODES.includes(kind)) lines.add(node);
     if (kind === TRAINER) trainers.add(node);
     settingNodes.add(node);
@@ -363,7 +362,7 @@ const extension = {
     fits.turned();
   },
 
-  /** The lists of files were read again. */
+  /** Called after the page has refreshed its lists of files. */
   refreshComboInNodes() {
     fits.again();
   },

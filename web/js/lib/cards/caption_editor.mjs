@@ -1,5 +1,5 @@
 // @ts-check
-/** One clip of the contact sheet: it plays, and its caption is written. */
+/** Plays one clip of the contact sheet, and edits its caption. */
 
 import { button, element, fill, mark, write } from "../page/dom.mjs";
 import { told } from "../page/server_sentences.mjs";
@@ -12,11 +12,11 @@ import { t } from "../page/words.mjs";
  * @typedef {{ clip: number, name: string }} Next
  */
 
-/** What holds a card on the canvas; an app has it in a list that scrolls. */
+/** Selector of the element around a card on the canvas; an app shows cards in a scrolling list instead. */
 const ON_CANVAS = "[data-node-id], .dom-widget";
 
 export class CaptionEditor {
-  /** What is shown: the number of a clip, and its caption as it was read. @type {Caption | null} */
+  /** The shown clip, with its caption as read from the server. @type {Caption | null} */
   #shown = null;
   #clip = -1;
 
@@ -78,17 +78,17 @@ export class CaptionEditor {
     this.pressed(clip);
     await this.read();
     if (this.#clip !== clip) return;
-    // The next key writes.
+    // The user can type at once.
     if (!this.text.readOnly) this.text.focus({ preventScroll: true });
     this.#reveal();
   }
 
-  /** An app scrolls to the field; the canvas stays where it is. */
+  /** Scrolls to the field in an app; the canvas does not scroll. */
   #reveal() {
     if (!this.element.closest(ON_CANVAS)) this.element.scrollIntoView({ block: "nearest" });
   }
 
-  /** Read the caption again, and show it unless something else was typed. */
+  /** Reads the caption again, and shows it unless the user has edited the text. */
   async read() {
     const clip = this.#clip;
     if (clip < 0) return;
@@ -172,14 +172,14 @@ export class CaptionEditor {
     }
   }
 
-  /** The clips to write next: a caption that is corrected leads to no other clip. @param {Caption} shown */
+  /** Returns the next clips without a caption; none if the shown clip had a caption already. @param {Caption} shown */
   #following({ clip, caption, unreadable }) {
     return caption || unreadable ? [] : this.without(clip);
   }
 
   /**
-   * A caption is saved: the next clip without one, where this one had none.
-   * @param {Caption} shown as it was read
+   * Called after a save: opens the next clip without a caption, if this one had none.
+   * @param {Caption} shown as read from the server
    * @param {{ change: number, caption: Caption }} done
    */
   async #goOn(shown, done) {
@@ -197,7 +197,7 @@ export class CaptionEditor {
   close() {
     this.#clip = -1;
     this.#shown = null;
-    fill(this.media); // a clip that is not seen does not play
+    fill(this.media); // removes the video, so that it stops
     this.element.hidden = true;
     this.resized();
     this.pressed(-1);
@@ -217,7 +217,7 @@ export class CaptionEditor {
 
   /** @param {KeyboardEvent} event */
   #key(event) {
-    event.stopPropagation(); // the canvas has keys of its own
+    event.stopPropagation(); // keeps the key from the canvas's shortcuts
     if (event.key === "Escape") this.close();
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
       event.preventDefault();

@@ -1,5 +1,5 @@
 // @ts-check
-/** Captions edited on this page until it is left, and their messages. Pure. */
+/** The captions edited in this session of the page, and messages about them. Pure. */
 
 import { told } from "../page/server_sentences.mjs";
 import { counted, inOneText, t } from "../page/words.mjs";
@@ -7,8 +7,8 @@ import { list, text } from "./lists.mjs";
 
 /**
  * @typedef {{ clip: number, name: string, picture: boolean, caption: string, refusal: string, unreadable: string }}
- *   Caption one, as the server reads it now; `refusal`: why it cannot be written here; `unreadable`: why what stands there
- *   is none
+ *   Caption a caption as the server reads it now; `refusal`: why it cannot be edited; `unreadable`: why the file's content
+ *   is no caption
  * @typedef {{ total: number, count: number, can_change: number, places: number, captions: Caption[] }} Search
  * @typedef {{ change: number, clips: number, kept: number, refused: string[] }} Written
  * @typedef {{ caption: (scan: string, clip: number) => Promise<Caption>,
@@ -16,16 +16,16 @@ import { list, text } from "./lists.mjs";
  *   write: (scan: string, clip: number, before: string, text: string) => Promise<Written & { caption: Caption }>,
  *   replace: (scan: string, find: string, by: string, found: Search) => Promise<Written>,
  *   undo: (scan: string, change: number) => Promise<Written>,
- *   address: (scan: string, clip: number) => string }} Doors where captions are read and written
+ *   address: (scan: string, clip: number) => string }} Doors functions that read and write captions
  */
 
-/** Edits of one node, which outlive the scan they were made on. */
+/** The edits of one node; they stay valid after another scan. */
 export class Memory {
   /** Newest last. @type {{ scan: string, change: number }[]} */
   #changes = [];
-  /** Texts that are not saved yet. @type {Map<string, string>} */
+  /** Unsaved texts. @type {Map<string, string>} */
   drafts = new Map();
-  /** What is looked for. */
+  /** The search text. */
   find = "";
 
   /** @param {string} scan @param {Written} done */
@@ -37,13 +37,13 @@ export class Memory {
     return this.#changes.length > 0;
   }
 
-  /** The newest change, which is no longer kept. */
+  /** Removes and returns the newest change. */
   take() {
     return this.#changes.pop();
   }
 }
 
-/** Whether a text may name a scan of the server. @param {unknown} scan */
+/** Whether a value has the format of a scan id. @param {unknown} scan */
 export function isScan(scan) {
   return typeof scan === "string" && /^[0-9a-f]{32}$/.test(scan);
 }
@@ -55,14 +55,14 @@ export function foundText({ count, total, captions }) {
   return count > shown ? `${said}, ${t("the first {shown} are shown", { shown })}` : said;
 }
 
-/** What the button would do. @param {Search} found */
+/** Label of the button that replaces. @param {Search} found */
 export function replaceText({ can_change: captions, places }) {
   return counted(captions, "Replace {places} in 1 caption", "Replace {places} in {n} captions", {
     places,
   });
 }
 
-/** @param {Search} found why fewer are replaced than were found; empty where all are */
+/** Why fewer captions are replaced than found; empty if all are. @param {Search} found */
 export function lessText({ count, can_change: able }) {
   return count > able ? t("{count} cannot be changed here", { count: count - able }) : "";
 }

@@ -6,7 +6,7 @@ import { isDark } from "../chart/plot.mjs";
 import { element, write } from "../page/dom.mjs";
 import { t } from "../page/words.mjs";
 
-// As in the style sheet.
+// The same values as in the style sheet.
 const GAP = 6;
 const PADDING = 8;
 /** Default height limit of a part that scrolls. */
@@ -53,7 +53,7 @@ export class Card {
    */
   showPlan(_plan) {}
 
-  /** The node failed: its card is outdated. @param {string} reason empty when it runs again */
+  /** Marks the card as outdated because the node failed. @param {string} reason empty when it runs again */
   fail(reason) {
     if (reason) this.show(null);
     write(this.failed, reason);
@@ -105,7 +105,7 @@ function stacked(parts) {
   return heights.filter((high) => high > 1).reduce((sum, high) => sum + high + GAP, -GAP);
 }
 
-/** @param {HTMLElement} part @returns {number} what it needs, whatever it was given */
+/** @param {HTMLElement} part @returns {number} height that it needs, independent of its current height */
 function heightOf(part) {
   const wanted = Number(part.dataset.high);
   if (wanted) return wanted;
@@ -131,12 +131,12 @@ export function notYet(what) {
   );
 }
 
-/** Text is marked, and a clip wound, with the mouse: a Vue node stays where it is meanwhile. @param {PointerEvent} event */
+/** Keeps a Vue node from moving while the mouse selects text or seeks in a clip. @param {PointerEvent} event */
 function keepNode(event) {
   const target = /** @type {Element} */ (event.target);
   const field = target.closest("input, textarea, video");
   if (!field || !event.buttons) return;
   event.stopPropagation();
   const text = field.tagName !== "VIDEO";
-  if (text && event.type === "pointerdown") field.setPointerCapture(event.pointerId); // also next to the field
+  if (text && event.type === "pointerdown") field.setPointerCapture(event.pointerId); // also outside the field
 }

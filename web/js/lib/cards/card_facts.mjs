@@ -1,15 +1,15 @@
 // @ts-check
-/** Facts a node left for its card: where they are found again, and whether they still fit the node. Pure. */
+/** Facts in a node's output for its card: finds them in the history, and checks whether they match the node. Pure. */
 
 import { shortId } from "../page/ids.mjs";
 import { isId } from "../run/binding.mjs";
 
 /**
- * Facts as the server wrote them; every card takes only what it knows.
+ * Facts as the server wrote them; a card ignores unknown keys.
  * @typedef {Record<string, any>} Facts
  * @typedef {{ name: string, label?: string, value: unknown }[]} Widgets
  * @typedef {{ workflow: string, id: string, kind: string, key: string, widgets: Widgets }} Place
- *   a node: the workflow it is in, its id in the prompt, its class, under which name its output has the facts
+ *   a node: its workflow, its id in the prompt, its class, and the key of the facts in its output
  */
 
 /**
@@ -66,7 +66,7 @@ export function fits(facts, place) {
 }
 
 /**
- * The name of a workflow that no other one has; nothing where it has none.
+ * The unique id of a workflow; empty if it has none.
  * @param {unknown} id of its graph
  */
 export function nameOf(id) {

@@ -34,7 +34,7 @@ import { LOADER, TRAINER, trainersOf } from "./trainers.mjs";
 const SHEET = "wan_dataset";
 const CLIPS = "wan_clips";
 const FOLDER_NODE = "WanVideoDataset";
-/** Under which name the output of a node has its facts. @type {Record<string, string>} */
+/** Class of node -> key of the facts in its output. @type {Record<string, string>} */
 const KEYS = {
   SplitAcrossGPUs: "wan_split",
   PlanMemory: "wan_plan",
@@ -70,7 +70,7 @@ export class CardNodes {
     const card = this.cardFor(node, kind);
     if (card) {
       const widget = addWidget(node, card.element, { least: () => card.least + MARGINS });
-      if (KEYS[kind] === SHEET) widget.label = t("Clips"); // as an app shows it
+      if (KEYS[kind] === SHEET) widget.label = t("Clips"); // title of the card in an app
       card.element.addEventListener("wheel", (event) => this.wheel(event));
       node.wanTrainerCard = card;
       if (KEYS[kind] === CLIPS) hideOutputs(node);
@@ -78,7 +78,7 @@ export class CardNodes {
     if (card || [TRAINER, LOADER].includes(kind)) this.follow(node);
   }
 
-  /** Draw again when a person turns a widget or moves a link. @param {GraphNode} node */
+  /** Redraws the card when the user changes a widget or a link. @param {GraphNode} node */
   follow(node) {
     const changed = () => this.frames.ask(this.redraw);
     watchWidgets(node, () => true, changed);
@@ -136,7 +136,7 @@ export class CardNodes {
   }
 
   /**
-   * Where the page finds a file of an output.
+   * Address of an output's file.
    * @param {any} file as the server names it
    */
   address(file) {
@@ -146,7 +146,7 @@ export class CardNodes {
     return this.api.apiURL(`/view?${query}`);
   }
 
-  /** Sent when a node has ended, also when ComfyUI kept its output and ran nothing. @param {any} detail */
+  /** Handles "executed": a node has ended, or ComfyUI used its cached output. @param {any} detail */
   onExecuted(detail) {
     const node = this.find(detail);
     const facts = node && factsIn(detail.output, KEYS[kindOf(node)]);
@@ -166,12 +166,12 @@ export class CardNodes {
     return true;
   }
 
-  /** A queue entry has started: earlier failures are cleared. */
+  /** Clears earlier failures, when a queue entry starts. */
   begun() {
     for (const node of nodes(this.root())) node.wanTrainerCard?.fail("");
   }
 
-  /** A clip of a rendering has come. @param {import("../run/status.mjs").Status} status */
+  /** Shows a new clip of a rendering. @param {import("../run/status.mjs").Status} status */
   onStatus({ node: id, about }) {
     const node = about?.kind === "clips" ? findNode(this.root(), id) : null;
     if (node) this.tell(node, /** @type {Facts} */ (about?.clips));
@@ -183,10 +183,10 @@ export class CardNodes {
   }
 
   /**
-   * Show facts in a node. Facts that cannot be shown are logged to the console; other nodes get theirs.
+   * Shows facts in a node. An error is logged to the console and does not affect other nodes.
    * @param {GraphNode} node
    * @param {Facts} facts
-   * @returns {boolean} whether they could be shown
+   * @returns {boolean} whether it worked
    */
   tell(node, facts) {
     try {
@@ -200,7 +200,7 @@ export class CardNodes {
     return true;
   }
 
-  /** A workflow was loaded: show the facts of its last run. @param {GraphNode} node */
+  /** Shows the facts of the last run, after a workflow was loaded. @param {GraphNode} node */
   loaded(node) {
     if (!node.wanTrainerCard && kindOf(node) !== LOADER) return;
     this.frames.ask(this.redraw);
@@ -233,7 +233,7 @@ export class CardNodes {
     return { workflow, id, kind, key: KEYS[kind], widgets: node.widgets ?? [] };
   }
 
-  /** Draw all cards: colours, widgets or links have changed. */
+  /** Redraws all cards after a change of colours, widgets or links. */
   redraw() {
     for (const node of nodes(this.root())) {
       const card = node.wanTrainerCard;

@@ -6,15 +6,15 @@ import { short } from "../run/format.mjs";
 import { records, text } from "./lists.mjs";
 
 /**
- * As ValidateVideo leaves them in `wan_clips`: a row per prompt and seed, in it the base model (no step) and every saved
- * step and strength, from the same noise. While it renders, the clips made so far.
+ * The output `wan_clips` of ValidateVideo: a row per prompt and seed; in a row a clip of the base model (without step) and
+ * of every saved step and strength, from the same noise. While it renders, it has the clips rendered so far.
  * @typedef {{ step?: unknown, lora?: unknown, strength?: unknown, file?: unknown, still?: unknown }} Clip
  * @typedef {{ width?: unknown, height?: unknown, rows?: { prompt?: unknown, seed?: unknown, clips?: Clip[] }[] }} Clips
  * @typedef {{ label: string, file: unknown, still: unknown }} Shown
  */
 
 /**
- * Rows to draw, with a title where there are several.
+ * The rows to draw; several rows have titles.
  * @param {Clips} facts
  * @returns {{ title: string, clips: Shown[] }[]}
  */
@@ -46,7 +46,7 @@ function label({ step, lora, strength }) {
 }
 
 /**
- * Width by height of a clip, as a style sheet wants it.
+ * Aspect ratio of a clip in CSS syntax.
  * @param {Clips} facts
  */
 export function shape({ width, height }) {

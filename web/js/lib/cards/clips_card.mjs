@@ -8,21 +8,21 @@ import { rows, shape } from "./clips.mjs";
 
 /** @typedef {import("./clips.mjs").Clips} Clips */
 
-/** Height limit of the node in pixels; further clips are scrolled to. */
+/** Height limit of the node in pixels; beyond it, the clips scroll. */
 const MOST_HIGH = 420;
 
 export class ClipsCard extends Card {
   /**
    * @param {import("../page/pacing.mjs").Frames} frames
    * @param {() => void} grew
-   * @param {(file: unknown) => string} address where the page finds a file of the node's output; empty for none
+   * @param {(file: unknown) => string} address returns the address of an output's file; empty for none
    */
   constructor(frames, grew, address) {
     super(frames, { label: t("Clips to compare"), kind: "clips", grew });
     this.address = address;
     this.playing = !matchMedia("(prefers-reduced-motion: reduce)").matches;
     this.button = button("", t("Play or pause the clips"), () => this.switchPlay());
-    /** Clips in view, the only ones that play: there may be dozens. @type {Set<Element>} */
+    /** Clips in view; the others do not play. @type {Set<Element>} */
     this.seen = new Set();
     this.sight = new IntersectionObserver((entries) => this.onSight(entries));
     this.show(null);
@@ -62,7 +62,7 @@ export class ClipsCard extends Card {
       preload: "none",
       poster: this.address(still),
       "aria-label": label,
-      // From the first frame together: clips of one length stay side by side by themselves.
+      // All restart together; clips of equal length then stay synchronous.
       onloadeddata: () => restart(video),
     });
     video.muted = true;
@@ -91,7 +91,7 @@ export class ClipsCard extends Card {
   play() {
     for (const video of this.body.querySelectorAll("video")) {
       if (!this.playing || !this.seen.has(video)) video.pause();
-      // A page nobody has touched yet may refuse to play; the button then does it.
+      // Browsers may refuse to play before the user has interacted with the page; the button then starts the clip.
       else video.play().catch(() => {});
     }
   }
@@ -102,7 +102,7 @@ export class ClipsCard extends Card {
   }
 }
 
-/** @param {HTMLVideoElement} video whose neighbours begin with it */
+/** @param {HTMLVideoElement} video restarts together with its neighbours */
 function restart(video) {
   const row = video.closest(".wan-compared-row");
   for (const one of row?.querySelectorAll("video") ?? []) one.currentTime = 0;

@@ -6,7 +6,7 @@ import { clock, gib, known } from "../run/format.mjs";
 import { list, records, text } from "./lists.mjs";
 
 /**
- * What a dataset node leaves as `wan_dataset` (wan_core/dataset/facts.py).
+ * The output `wan_dataset` of a dataset node (wan_core/dataset/facts.py).
  * @typedef {{ count?: number, names?: string[] }} Named
  * @typedef {Named & { kind: string }} Finding
  * @typedef {{ frames: number | null, width: number | null, height: number | null, clips: number, stills: number,
@@ -21,12 +21,12 @@ import { list, records, text } from "./lists.mjs";
  *   cells: Cell[] } }} Dataset
  * @typedef {{ kind: string, text: string, count: number, names: string, warns: boolean }} Note
  * @typedef {{ clip: number | null, name: string, about: string, empty: boolean, left: string, top: string, wide: string,
- *   shape: string }} Picture `clip`: its number in the scan; `empty`: nothing is written about it
+ *   shape: string }} Picture `clip`: its number in the scan; `empty`: whether it has no caption
  */
 
 /** Findings for information, without a remedy. */
 const NOTES = ["variable_rate", "trigger_alone", "faster", "held_last", "first_page"];
-/** Findings that a caption mends. */
+/** Findings that disappear when the clip has a caption. */
 const WORDLESS = ["needs_caption", "no_caption", "trigger_alone"];
 
 /**
@@ -81,16 +81,16 @@ function size(bytes) {
   return bytes < 2 ** 20 ? `${Math.ceil(bytes / 1024)} KiB` : gib(bytes);
 }
 
-/** @param {Dataset} dataset @returns {number} how many kinds of things may be wrong */
+/** @param {Dataset} dataset @returns {number} number of kinds of warnings */
 export function warnings(dataset) {
   return notes(dataset).filter((note) => note.warns).length;
 }
 
 /**
- * What was found, less the files that have a caption by now.
+ * The dataset without findings about files that have got a caption since the scan.
  * @template {Dataset} T
- * @param {T} dataset as it was scanned
- * @param {Map<string, string>} written captions that were written since, by the name of the file
+ * @param {T} dataset as scanned
+ * @param {Map<string, string>} written captions written since, by file name
  * @returns {T}
  */
 export function withCaptions(dataset, written) {
@@ -104,8 +104,8 @@ export function withCaptions(dataset, written) {
 }
 
 /**
- * The table of buckets: names of the columns, the batch sizes that follow them, and rows of texts, the first of each a
- * heading.
+ * The table of buckets: column titles, batch sizes as further column titles, and rows of texts; the first text of a row is
+ * its heading.
  * @param {Dataset} dataset
  */
 export function table(dataset) {
@@ -134,7 +134,7 @@ function bucketName({ frames, width, height }) {
 }
 
 /**
- * What may be wrong, warnings first.
+ * The findings, warnings first.
  * @param {Dataset} dataset
  * @returns {Note[]}
  */
@@ -149,7 +149,7 @@ export function notes(dataset) {
   return all.sort((a, b) => Number(b.warns) - Number(a.warns));
 }
 
-/** @param {string} kind @param {number} count @returns {string} a kind nobody knows is shown as it came */
+/** @param {string} kind @param {number} count @returns {string} the kind itself if it is unknown */
 function findingText(kind, count) {
   switch (kind) {
     case "enlarged":
@@ -220,7 +220,7 @@ export function pictures({ sheet }) {
   }));
 }
 
-/** @param {Cell} cell a file in words */
+/** Describes a file. @param {Cell} cell */
 function about(cell) {
   const sides = [cell?.width, cell?.height, cell?.frames];
   const shape = sides.every(known) ? sides.join(" × ") : "";

@@ -14,13 +14,13 @@ import { Sheet } from "./sheet.mjs";
 
 /**
  * @typedef {import("./dataset.mjs").Dataset} Dataset
- * @typedef {{ missing: (value: string) => boolean, trigger: (word: string) => boolean }} Remedies what can be done about
- *   files without a caption, and whether it could
+ * @typedef {{ missing: (value: string) => boolean, trigger: (word: string) => boolean }} Remedies for files without a
+ *   caption; each returns whether it worked
  */
 
-/** The finding that training waits for. */
+/** The finding that blocks training. */
 const STOPS = "needs_caption";
-/** Number of skipped files that are named without a click. */
+/** Number of skipped files that are listed before "more". */
 const FEW = 4;
 const stopped = () =>
   t(
@@ -31,7 +31,7 @@ export class DatasetCard extends Card {
   /**
    * @param {import("../page/pacing.mjs").Frames} frames
    * @param {() => void} grew
-   * @param {(image: unknown) => string} address where the page finds a picture of the node's output; empty for none
+   * @param {(image: unknown) => string} address returns the address of an output's picture; empty for none
    * @param {Remedies} remedies
    * @param {import("./caption_edits.mjs").Doors} captions
    * @param {boolean} drops whether clips can be dropped on the node
@@ -52,7 +52,7 @@ export class DatasetCard extends Card {
   /** @param {(Dataset & { image?: unknown }) | null} dataset */
   show(dataset) {
     if (dataset) {
-      write(this.dropped, ""); // it is seen now
+      write(this.dropped, ""); // the card shows the dropped files now
       this.fill(dataset);
     } else fill(this.body, notYet(t("Shows the files, their sizes and the batches.")), this.hint());
     this.ask();
@@ -79,7 +79,7 @@ export class DatasetCard extends Card {
     let drawn = "";
     const say = (/** @type {Map<string, string>} */ written) => {
       const now = withCaptions(dataset, written);
-      if (JSON.stringify(now.findings) === drawn) return; // a word that is being typed there stays
+      if (JSON.stringify(now.findings) === drawn) return; // keeps the text that the user is typing
       drawn = JSON.stringify(now.findings);
       fill(facts, ...numbers(now).map(number));
       fill(stops, ...stopping(now, this.remedies));
@@ -165,7 +165,7 @@ function noted(dataset) {
     );
 }
 
-/** Remedies for files without a caption, apart from writing them. @param {Remedies} remedies */
+/** Buttons for files without a caption. @param {Remedies} remedies */
 function offered({ missing, trigger }) {
   const said = element("span", { role: "status" });
   const tell = (/** @type {boolean} */ done) =>
@@ -179,7 +179,7 @@ function offered({ missing, trigger }) {
   word.setAttribute("aria-label", t("trigger word"));
   const use = () => (word.value.trim() ? tell(trigger(word.value)) : word.focus());
   word.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
-    event.stopPropagation(); // the canvas has keys of its own
+    event.stopPropagation(); // keeps the key from the canvas's shortcuts
     if (event.key === "Enter") use();
   });
   return element(
@@ -205,7 +205,7 @@ function offered({ missing, trigger }) {
  * Skipped files, after the problems that block training.
  * @param {Dataset} dataset
  * @param {() => void} resized
- * @param {(clip: number, name: string) => void} open writes the caption of a file that was skipped without one
+ * @param {(clip: number, name: string) => void} open opens the caption editor of a file skipped for its missing caption
  */
 function leftOut({ left_out: left, scan }, resized, open) {
   const files = list(left?.files);

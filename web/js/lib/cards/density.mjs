@@ -5,10 +5,10 @@
  */
 
 /**
- * What decides the draw. `low` and `high` are the noise levels of one expert of a pair: draws outside are drawn again.
- * `asModel`: the shift was left to the model, and whether the model is known. `narrowed`: the settings allow less than
- * the model does. `mean` and `deviation` are those of logsnr, `mode` the scale of mode. `rescaled`: the range squeezes
- * the draws and cuts none. `levels`: the noise levels that alone are trained, rising.
+ * Parameters of the distribution. `low`, `high`: sigma range of the expert; draws outside are repeated. `asModel`: the
+ * shift is the model's; its value says whether the model is known. `narrowed`: the settings allow a smaller range than the
+ * model. `mean`, `deviation`: of logsnr. `mode`: scale of mode. `rescaled`: draws are scaled into the range instead of
+ * repeated. `levels`: ascending list of the only trained noise levels.
  * @typedef {{ sampling: string, shift: number, scale: number, low: number, high: number, asModel?: boolean,
  *   narrowed?: boolean, mean?: number, deviation?: number, mode?: number, rescaled?: boolean,
  *   levels?: number[] }} Draw
@@ -23,7 +23,7 @@ export const SHIFTED = ["uniform", "shift"];
 const BY_SIZE = { flux_shift: [1.15, 4096], qwen_shift: [0.9, 8192] };
 /** Samplings that read sigmoid_scale. */
 export const SCALED = ["sigmoid", "shift", ...Object.keys(BY_SIZE)];
-/** Below this share the engine gives up drawing. */
+/** The engine refuses settings with a smaller share of draws inside the range. */
 export const ALMOST_NOTHING = 1e-5;
 // Beyond this many deviations a double cannot distinguish the share from 0 or 1.
 const FARTHEST = 8;
@@ -46,7 +46,7 @@ export function normalBelow(x) {
 }
 
 /**
- * Share of all draws at or below a noise level, before any expert's range cuts them.
+ * Cumulative distribution: share of draws at or below a noise level, before the range applies.
  * @param {Draw} draw
  * @param {number} sigma
  */
@@ -67,7 +67,7 @@ export function below(draw, sigma) {
 }
 
 /**
- * The same of mode, whose draw falls with the number it is made from and has no inverse in closed form.
+ * The same for the sampling mode, found by bisection: its draw is a decreasing function without a closed inverse.
  * @param {number} scale
  * @param {number} sigma
  */
@@ -84,7 +84,7 @@ function modeBelow(scale, sigma) {
 }
 
 /**
- * The shift of a sampling that goes by the size of a clip; null for one that does not.
+ * The shift of a sampling that depends on the clip size; null for other samplings.
  * @param {string} sampling
  * @param {number} width in pixels
  * @param {number} height in pixels
@@ -98,7 +98,7 @@ export function shiftBySize(sampling, width, height) {
 }
 
 /**
- * Share of the draws that fall into the range; the others are drawn again.
+ * Share of draws inside the range.
  * @param {Draw} draw
  */
 export function kept(draw) {
@@ -128,7 +128,7 @@ export function share(draw, from, to) {
 }
 
 /**
- * The noise level with a given share of the trained ones below it.
+ * Quantile: the noise level below which the given share of the trained levels lies.
  * @param {Draw} draw
  * @param {number} part 0 to 1
  */
@@ -143,7 +143,7 @@ export function quantile(draw, part) {
 }
 
 /**
- * Mean density in each of `count` equal bins from 0 to 1; 1 where all noise levels are drawn alike.
+ * Mean density in each of `count` equal bins from 0 to 1; the uniform distribution has density 1.
  * @param {Draw} draw
  * @param {number} count
  */

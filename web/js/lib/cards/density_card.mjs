@@ -1,5 +1,5 @@
 // @ts-check
-/** The card of Wan Train Settings: how often each timestep will be trained, while the widgets are turned. */
+/** The card of Wan Train Settings: how often each timestep will be trained; it follows the widgets. */
 
 import { color } from "../chart/chart.mjs";
 import { isDark, theme } from "../chart/plot.mjs";
@@ -32,7 +32,7 @@ export class DensityCard extends Card {
   constructor(frames, grew, facts) {
     super(frames, { label: t("Timesteps that are trained"), kind: "density", grew });
     this.facts = facts;
-    /** A timestep somebody points at. @type {number | null} */
+    /** The timestep under the mouse pointer. @type {number | null} */
     this.cursor = null;
     this.canvas = element("canvas", {
       class: "wan-canvas",
@@ -77,7 +77,7 @@ export class DensityCard extends Card {
     if (!width || !height) return;
     const style = getComputedStyle(this.canvas);
     const context = /** @type {CanvasRenderingContext2D} */ (this.canvas.getContext("2d"));
-    // The canvas of the page is zoomed: as many pixels as the screen shows, within reason.
+    // As many pixels as the screen shows at the page's zoom, up to a limit.
     const zoom = this.canvas.getBoundingClientRect().width / width;
     const sharp = Math.min(SHARPEST, Math.max(1, devicePixelRatio * zoom));
     const [wide, high] = [Math.round(width * sharp), Math.round(height * sharp)];

@@ -1,5 +1,5 @@
 // @ts-check
-/** Draws how often each timestep is trained: a filled curve, its middle half stronger, where experts meet. */
+/** Draws the distribution of timesteps: a filled curve, darker between its quartiles, and the border of the experts. */
 
 import { ticks } from "../chart/axes.mjs";
 import { t } from "../page/words.mjs";
@@ -9,7 +9,7 @@ import { densities, quantile } from "./density.mjs";
  * @typedef {import("./density.mjs").Draw} Draw
  * @typedef {{ text: string, grid: string, ground: string, marker: string }} Theme
  * @typedef {{ draw: Draw, whole: Draw, boundary: number | null, cursor: number | null }} View
- *   `whole` is the draw over the complete range, without the cut of an expert; the cursor is a timestep
+ *   `whole`: the distribution over the complete range of both experts; `cursor`: a timestep
  */
 
 const BINS = 200;
@@ -20,7 +20,7 @@ const BOTTOM = 18;
 const HIGHEST = 12;
 
 /**
- * Where things go in a place of `width` by `height`.
+ * Positions in an area of `width` by `height`.
  * @param {View} view
  * @param {number} width
  * @param {number} height

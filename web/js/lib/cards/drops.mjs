@@ -1,5 +1,5 @@
 // @ts-check
-/** Files dropped on a node, wherever on it: its title and widgets by the canvas, its card by the page. */
+/** Files dropped on a node: the canvas handles title and widgets, the page handles the card. */
 
 import { fallen, hasFiles, mayTake, take } from "../files/dropped_clips.mjs";
 import { asOneStep, turn } from "../page/graph.mjs";
@@ -13,7 +13,7 @@ const UPLOAD = "/upload/image";
 const FOLDER = "folder";
 
 /**
- * Let clips be dropped on a dataset node.
+ * Lets the user drop clips on a dataset node.
  * @param {GraphNode} node
  * @param {DatasetCard} card
  * @param {{ app: any, api: any }} page
@@ -30,11 +30,11 @@ export function takeDrops(node, card, { app, api }) {
     },
     say: (/** @type {string} */ text, bad = false) => card.tell(text, bad),
   };
-  /** One drop after the other. */
+  /** Processes one drop after the other. */
   let before = Promise.resolve(false);
   const drop = (/** @type {DragEvent} */ { dataTransfer }) => {
-    if (!mayTake(dataTransfer)) return Promise.resolve(false); // of somebody else
-    const fell = fallen(dataTransfer); // what an event carries is gone once it has ended
+    if (!mayTake(dataTransfer)) return Promise.resolve(false); // not for this pack
+    const fell = fallen(dataTransfer); // at once: an event's data is lost after the event
     before = before.then(async () => take(await fell, doors)).catch(() => false);
     return before;
   };
@@ -44,7 +44,7 @@ export function takeDrops(node, card, { app, api }) {
     if (hasFiles(event)) event.preventDefault();
   });
   card.element.addEventListener("drop", (event) => {
-    // A Vue node hears what falls on anything in it.
+    // A Vue node receives drops on all of its elements.
     if (card.element.closest("[data-node-id]") || !mayTake(event.dataTransfer)) return;
     event.preventDefault();
     event.stopPropagation();

@@ -6,12 +6,12 @@ export function list(value) {
   return Array.isArray(value) ? value : [];
 }
 
-/** @param {any} value @returns {Record<string, any>[]} without what is no record */
+/** @param {any} value @returns {Record<string, any>[]} only the records of a list */
 export function records(value) {
   return list(value).filter((one) => one && typeof one === "object" && !Array.isArray(one));
 }
 
-/** @param {unknown} value @returns {string} nothing for what is no text */
+/** @param {unknown} value @returns {string} empty if it is no text */
 export function text(value) {
   return typeof value === "string" ? value : "";
 }

@@ -1,5 +1,5 @@
 // @ts-check
-/** The card of Plan Memory: its report, and when each card works in a step. */
+/** The card of Plan Memory: its report, and a timeline of each GPU in a step. */
 
 import { element, fill } from "../page/dom.mjs";
 import { t } from "../page/words.mjs";

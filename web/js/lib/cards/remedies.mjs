@@ -1,5 +1,5 @@
 // @ts-check
-/** What can be done about files without a caption, done in the graph: by the dataset node or by its settings node. */
+/** Remedies for files without a caption: changes the dataset node or its settings node. */
 
 import { asOneStep, turn } from "../page/graph.mjs";
 import { kindOf } from "../page/ids.mjs";
@@ -12,35 +12,35 @@ export const EMPTY = "empty caption";
 
 const SETTINGS = "WanDatasetSettings";
 const ALWAYS = 0;
-/** Free space between the dataset node and a settings node put next to it, in pixels of the canvas. */
+/** Gap between the dataset node and a new settings node next to it, in canvas pixels. */
 const APART = 40;
 
 /**
- * Give files without a caption a trigger word as their caption.
+ * Makes a trigger word the caption of files without a caption.
  * @param {GraphNode} node a dataset node
  * @param {string} word
- * @returns {boolean} whether that could be done
+ * @returns {boolean} whether it worked
  */
 export function setTriggerWord(node, word) {
   return asOneStep(node, () => turn(node, "trigger_word", word.trim()));
 }
 
 /**
- * Choose what happens to files without a caption; a settings node is created where there is none.
+ * Sets missing_captions; creates a settings node if there is none.
  * @param {GraphNode} node a dataset node
  * @param {string} value SKIP or EMPTY
- * @param {(kind: string) => GraphNode | null} create makes a node that is in no graph yet
- * @returns {boolean} whether that could be done
+ * @param {(kind: string) => GraphNode | null} create creates a node outside any graph
+ * @returns {boolean} whether it worked
  */
 export function setMissingCaptions(node, value, create) {
   return asOneStep(node, () => {
     const slot = node.inputs?.findIndex((input) => input.name === "settings") ?? -1;
     if (slot < 0) return false;
     const linked = node.getInputNode?.(slot) ?? null;
-    if (linked && kindOf(linked) !== SETTINGS) return false; // through a node of somebody else
+    if (linked && kindOf(linked) !== SETTINGS) return false; // another pack's node is in between
     const settings = linked ?? beside(node, slot, create(SETTINGS));
-    if (linked) linked.mode = ALWAYS; // there, and bypassed
-    if (settings && !linked) turn(settings, "held_out_ratio", 0); // all other files are trained as before
+    if (linked) linked.mode = ALWAYS; // it may be bypassed
+    if (settings && !linked) turn(settings, "held_out_ratio", 0); // the default without a settings node
     return settings !== null && turn(settings, "missing_captions", value);
   });
 }

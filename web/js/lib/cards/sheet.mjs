@@ -1,5 +1,5 @@
 // @ts-check
-/** The contact sheet: pictures of the files, a search in their captions, and the one that is looked at closely. */
+/** The contact sheet: pictures of the files, a search in their captions, and the opened file. */
 
 import { button, element, enable, fill, mark, write } from "../page/dom.mjs";
 import { Follower } from "../page/pacing.mjs";
@@ -16,23 +16,23 @@ import { pictures } from "./dataset.mjs";
  * @typedef {import("./caption_edits.mjs").Search} Search
  */
 
-/** Milliseconds between two searches while typing. */
+/** Minimum milliseconds between two searches while the user types. */
 const GAP = 300;
 
 export class Sheet {
-  /** What was found for the text that is looked for; null: nothing is looked for. @type {Search | null} */
+  /** Results of the current search; null without one. @type {Search | null} */
   #found = null;
-  /** Captions that were written here, by clip. @type {Map<number, string>} */
+  /** Captions edited in this sheet, by clip. @type {Map<number, string>} */
   #written = new Map();
-  /** The same by the name of the file. @type {Map<string, string>} */
+  /** The same, by file name. @type {Map<string, string>} */
   #byName = new Map();
 
   /**
    * @param {Dataset} dataset
    * @param {{ source: string, doors: import("./caption_edits.mjs").Doors,
    *   memory: import("./caption_edits.mjs").Memory, resized: () => void,
-   *   wrote: (captions: Map<string, string>) => void }} options `source`: where the picture of all is; `wrote` receives
-   *   all captions that were written here, by the name of the file
+   *   wrote: (captions: Map<string, string>) => void }} options `source`: address of the contact sheet; `wrote` receives
+   *   all captions edited in this sheet, by file name
    */
   constructor(dataset, { source, doors, memory, resized, wrote }) {
     this.pictures = pictures(dataset);
@@ -97,7 +97,7 @@ export class Sheet {
         class: "wan-seek",
         role: "group",
         "aria-label": t("Captions"),
-        onkeydown: (event) => event.stopPropagation(), // the canvas has keys of its own
+        onkeydown: (event) => event.stopPropagation(), // keeps the key from the canvas's shortcuts
       },
       element("div", { class: "wan-seek-line" }, this.find, this.undoing),
       this.replaceLine,
@@ -146,7 +146,7 @@ export class Sheet {
   }
 
   /**
-   * The clips without a caption, from the one after `clip` on; none while captions are searched.
+   * The clips without a caption, starting after `clip`; none during a search.
    * @param {number} clip
    * @returns {import("./caption_editor.mjs").Next[]}
    */
@@ -165,7 +165,7 @@ export class Sheet {
     return written === undefined ? scanned : !written;
   }
 
-  /** @param {number} clip the one that is open */
+  /** @param {number} clip the opened one */
   #press(clip) {
     for (const made of this.cells.querySelectorAll("button")) {
       mark(made, "aria-pressed", String(made.getAttribute("data-clip") === String(clip)));
@@ -203,7 +203,7 @@ export class Sheet {
     if (!last) return;
     try {
       const done = await this.doors.undo(last.scan, last.change);
-      this.memory.keep(last.scan, done); // what could not be put back may be later
+      this.memory.keep(last.scan, done); // captions that could not be restored may be restored later
       await this.#again();
       this.#tell(doneText(done, true));
     } catch (error) {
@@ -212,7 +212,7 @@ export class Sheet {
     }
   }
 
-  /** Captions were changed: everything that shows one reads it again. */
+  /** Refreshes all shown captions after a change. */
   async #again() {
     const pressed = [...this.cells.querySelectorAll("button")].map((one) =>
       Number(one.getAttribute("data-clip")),
@@ -224,7 +224,7 @@ export class Sheet {
     await this.editor.read();
   }
 
-  /** @param {Caption[]} captions as they are now */
+  /** @param {Caption[]} captions the current ones */
   #wrote(captions) {
     for (const { clip, name, caption } of captions) {
       this.#written.set(clip, caption);
@@ -247,7 +247,7 @@ export class Sheet {
   }
 }
 
-/** @param {Caption} caption a file that was found, which may have no picture on the sheet */
+/** @param {Caption} caption of a found file, which may have no picture on the sheet */
 function seen({ clip, name, caption }) {
   return { clip, name, about: `${name}\n${caption}`, empty: !caption };
 }
@@ -262,7 +262,7 @@ function frame({ left, top, wide, shape }, source) {
     alt: "",
     loading: "lazy",
     draggable: "false",
-    // Temporary files are gone after a restart: the names stay.
+    // After a restart the temporary picture is gone; file names are shown instead.
     onerror: () => image.remove(),
   });
   image.src = source;

@@ -1,22 +1,22 @@
 // @ts-check
-/** A model over devices, in numbers and words, for the card of Split Across GPUs. Pure. */
+/** Texts and numbers of a model split over devices, for the card of Split Across GPUs. Pure. */
 
 import { t } from "../page/words.mjs";
 import { gib, known } from "../run/format.mjs";
 import { list } from "./lists.mjs";
 
 /**
- * What SplitAcrossGPUs leaves as `wan_split`. Bytes; `predicted`, the peak of a training, is of the plan (`planned`).
+ * The output `wan_split` of SplitAcrossGPUs, in bytes; `planned` adds `predicted`, a training's peak, from the plan.
  * @typedef {{ weights?: number | null, predicted?: number | null, total?: number | null }} Memory
  * @typedef {{ model?: string, mode?: string, control_blocks?: number, devices?: { name: string, title?: string }[],
  *   copies?: number[][], memory?: Record<string, Memory> }} Split
- * @typedef {{ device: number, from: number, to: number }} Run blocks that lie side by side on one device
+ * @typedef {{ device: number, from: number, to: number }} Run consecutive blocks on one device
  * @typedef {{ name: string, title: string, holds: string, text: string, now: number | null,
  *   predicted: number | null }} Row shares of the device's memory, 0 to 1
  */
 
 /**
- * Neighbouring blocks of one device, in order.
+ * Groups consecutive blocks of the same device.
  * @param {unknown} blocks index of the device of every block
  * @returns {Run[]}
  */
@@ -37,7 +37,7 @@ export function blocksText({ from, to }) {
 }
 
 /**
- * A copy of the model in words: where its embeddings and head and its blocks lie.
+ * Describes a copy of the model: the devices of its embeddings, head and blocks.
  * @param {Split} split
  * @param {unknown} blocks one of `copies`
  */
@@ -56,7 +56,7 @@ export function mapText(split, blocks) {
 }
 
 /**
- * A split with what the plan of the training says of its devices.
+ * The split, with memory predictions from the training's plan.
  * @param {Split} split
  * @param {import("../fit/sentences.mjs").Device[]} needs
  * @returns {Split}

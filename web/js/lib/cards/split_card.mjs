@@ -11,7 +11,7 @@ import { timeline } from "./timeline.mjs";
 
 /** @typedef {import("./split.mjs").Split} Split */
 
-/** Copies that are drawn; the number of others is shown. */
+/** Maximum number of drawn copies; the card shows the number of the others. */
 const MOST_COPIES = 8;
 
 export class SplitCard extends Card {
@@ -21,7 +21,7 @@ export class SplitCard extends Card {
     this.step = element("div", { hidden: true });
     /** @type {Split | null} */
     this.split = null;
-    /** @type {import("../fit/sentences.mjs").Device[]} what each device needs by the last plan */
+    /** @type {import("../fit/sentences.mjs").Device[]} memory of each device in the last plan */
     this.needs = [];
     this.show(null);
   }

@@ -1,14 +1,14 @@
 // @ts-check
 /**
- * Facts of cards over a reload of the page. History has them only when a queue entry has ended, and training takes hours;
- * so the tab keeps the newest itself.
+ * Keeps the newest facts of cards over a reload of the page. ComfyUI's history has them only after a queue entry has ended,
+ * and training takes hours.
  */
 
 const KEY = "wan_trainer.cards";
 const MOST = 16;
 
 export class Kept {
-  /** @param {Pick<Storage, "getItem" | "setItem">} storage what lasts as long as the tab */
+  /** @param {Pick<Storage, "getItem" | "setItem">} storage sessionStorage */
   constructor(storage) {
     this.storage = storage;
   }
@@ -38,7 +38,7 @@ export class Kept {
     try {
       this.storage.setItem(KEY, JSON.stringify(all.slice(-MOST)));
     } catch {
-      // Full, or forbidden: history still has them.
+      // Storage is full or forbidden: ComfyUI's history has the facts later.
     }
   }
 

@@ -1,5 +1,5 @@
 // @ts-check
-/** When each card works in a step, as the plan predicts it: a row for each card, a block for each pass. */
+/** The predicted timeline of a step: a row for each GPU, a block for each pass. */
 
 import { element } from "../page/dom.mjs";
 import { told } from "../page/server_sentences.mjs";
@@ -8,13 +8,13 @@ import { known, short } from "../run/format.mjs";
 import { list, text } from "./lists.mjs";
 
 /**
- * `cards` of a plan (wan_core/plan/cards_of_step.py). Times are shares of the step.
+ * `cards` of a plan (wan_core/plan/cards_of_step.py). Times are fractions of the step.
  * @typedef {[forward: boolean, micro: number, begin: number, end: number]} Pass
  * @typedef {{ mode?: string, reason?: string, seconds?: number, idle?: number,
  *   cards?: { name?: string, work?: Pass[] }[] }} Step
  */
 
-/** Rows that are drawn; the number of others is shown. */
+/** Maximum number of drawn rows; the card shows the number of the others. */
 const MOST_ROWS = 8;
 
 /** @param {unknown} work @returns {Pass[]} the passes that can be drawn */
@@ -38,7 +38,7 @@ export function timeText({ seconds, idle }) {
     : t("One step, predicted: {seconds} s; no card waits.", values);
 }
 
-/** @param {Step} step @returns {HTMLElement} colours come from the card (card.mjs) */
+/** @param {Step} step @returns {HTMLElement} card.mjs sets the colours */
 export function timeline(step) {
   const cards = list(step.cards);
   const more = cards.length - MOST_ROWS;

@@ -17,23 +17,23 @@ import {
 
 /**
  * @typedef {import("./density.mjs").Draw} Draw
- * @typedef {{ boundary: number | null, expert: string | null, shift: number | null }} Model what is known of the model:
- *   sigma between the experts, and the training shift that 0 stands for
+ * @typedef {{ boundary: number | null, expert: string | null, shift: number | null }} Model known facts of the model:
+ *   sigma between the experts, and the training shift for the setting 0
  * @typedef {{ expert: string, model: Model | null }} Trainer a Train Wan LoRA node: its `expert`, and its model
  * @typedef {{ low: number, high: number, boundary: number | null, open: boolean, shift: number | null }} Range
- *   `open`: an expert was requested whose range is not known yet; `shift`: the model's, where known
+ *   `open`: the range of the requested expert is not known yet; `shift`: the model's, or null
  */
 
 const WHOLE = { low: 0, high: 1 };
-/** The shift of most models, while the model is not known. */
+/** Shift of most models, used while the model is not known. */
 const USUAL_SHIFT = 3;
-/** What a shift by size is drawn for. */
+/** Clip size that the curve assumes for shifts by size. */
 const USUAL_SIZE = { width: 832, height: 480 };
-/** Timesteps between 0 and 1000 that people think in. */
+/** Edges of the quarters that the text describes. */
 const QUARTERS = [0, 250, 500, 750, 1000];
 
 /**
- * Where a model is cut into two experts; null for one that is not.
+ * Sigma between the two experts of a model; null for a single model.
  * @param {string} variant as Load Wan Model names it
  */
 export function boundaryOf(variant) {
@@ -49,9 +49,9 @@ export function shiftOf(variant) {
 }
 
 /**
- * What is known of a model before anything ran, or after it ran as it is set now.
+ * The known facts of a model: from its widgets, or from its last run with the same widgets.
  * @param {import("./card_facts.mjs").Widgets} widgets of Load Wan Model
- * @param {import("./card_facts.mjs").Facts | null} facts it left when it ran
+ * @param {import("./card_facts.mjs").Facts | null} facts of its last run
  * @returns {Model | null}
  */
 export function modelOf(widgets, facts) {
@@ -73,7 +73,7 @@ export function modelOf(widgets, facts) {
 }
 
 /**
- * The noise levels that are trained: of one expert, where all trainers agree on one.
+ * The trained range of noise levels: an expert's, if all trainers train the same expert.
  * @param {Trainer[]} trainers
  * @returns {Range}
  */
@@ -86,7 +86,7 @@ export function rangeOf(trainers) {
   const experts = [...new Set(trainers.map(expertOf))];
   const expert = experts.length === 1 ? experts[0] : "";
   if (!known(boundary)) {
-    // With an expert requested, a file of unknown variant is one of a pair, whose shift differs from a single model's.
+    // If an expert is requested, a file of unknown variant belongs to a pair, whose shift differs from a single model's.
     const open = expert !== "";
     return { ...WHOLE, boundary: null, open, shift: open ? null : agreed("shift") };
   }
@@ -94,13 +94,13 @@ export function rangeOf(trainers) {
   return { ...(half ?? WHOLE), boundary, open: false, shift: agreed("shift") };
 }
 
-/** @param {Trainer} trainer @returns {string} high, low or nothing */
+/** @param {Trainer} trainer @returns {string} high, low or empty */
 function expertOf({ expert, model }) {
   return ["high", "low"].includes(expert) ? expert : (model?.expert?.replace("_noise", "") ?? "");
 }
 
 /**
- * The draw of a settings node; null while a number makes no sense.
+ * The distribution set by a settings node; null while a value is invalid.
  * @param {import("./card_facts.mjs").Widgets} widgets
  * @param {Range} range
  * @returns {Draw | null}
@@ -141,18 +141,18 @@ export function drawOf(widgets, { low, high, shift: own }) {
   };
 }
 
-/** @param {Draw} draw whether enough of it falls into its range to be drawn at all */
+/** Whether the engine accepts the settings: enough draws lie inside the range. @param {Draw} draw */
 export function drawable(draw) {
   return kept(draw) >= ALMOST_NOTHING;
 }
 
-/** @param {number} part @returns {string} a share as people read it */
+/** @param {number} part @returns {string} a share in per cent */
 export function percent(part) {
   const value = 100 * part;
   return `${value > 0 && value < 10 ? value.toFixed(1) : Math.round(value)} %`;
 }
 
-/** @param {Draw} draw @param {number} part @returns {number} the timestep below which that share is */
+/** @param {Draw} draw @param {number} part @returns {number} quantile, as a timestep */
 export function timestep(draw, part) {
   return Math.round(1000 * quantile(draw, part));
 }
@@ -170,7 +170,7 @@ export function quarters(draw) {
 }
 
 /**
- * The curve in sentences, for everyone.
+ * Describes the curve in sentences, also for screen readers.
  * @param {Draw} draw
  * @param {Range} range
  * @returns {string[]}
@@ -250,7 +250,7 @@ export function sentences(draw, { boundary, open }) {
 }
 
 /**
- * What is at a timestep, for who points at it.
+ * Text about the timestep under the mouse pointer.
  * @param {Draw} draw
  * @param {number} at a timestep
  */

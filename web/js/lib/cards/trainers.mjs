@@ -1,5 +1,5 @@
 // @ts-check
-/** Which trainers a settings node feeds, and the model each of them gets: along the links of the canvas. Pure. */
+/** Follows the links of the canvas from a settings node to its trainers, and from there to their models. Pure. */
 
 import { nodes } from "../page/graph.mjs";
 import { kindOf } from "../page/ids.mjs";
@@ -9,7 +9,7 @@ import { modelOf } from "./timesteps.mjs";
 
 export const TRAINER = "TrainLoRA";
 export const LOADER = "LoadWanModel";
-/** A chain of nodes longer than this is a circle. */
+/** Maximum length of a chain of nodes; a longer one is a cycle. */
 const LONGEST = 50;
 
 /**
@@ -40,7 +40,7 @@ function modelAbove(trainer) {
   return null;
 }
 
-/** @param {GraphNode} node @param {string} input @returns {GraphNode | null} the node that input comes from */
+/** @param {GraphNode} node @param {string} input @returns {GraphNode | null} the node linked to that input */
 function sourceOf(node, input) {
   const slot = node.inputs?.findIndex((one) => one.name === input) ?? -1;
   return slot < 0 ? null : (node.getInputNode?.(slot) ?? null);

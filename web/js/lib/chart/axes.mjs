@@ -1,5 +1,5 @@
 // @ts-check
-/** Where things go on a chart: ranges of data, scales, ticks. Pure. */
+/** Axes of a chart: ranges of data, scales, ticks. Pure. */
 
 /**
  * @typedef {{ low: number, high: number, log: boolean }} Range
@@ -9,10 +9,10 @@
 const DECADE = [1, 2, 5];
 
 /**
- * The range that shows all values, with a little air. On a log scale only values above zero have a place.
+ * The range that shows all values, with a margin. A log scale shows only values above zero.
  * @param {Iterable<number>} values
  * @param {boolean} log
- * @returns {Range | null} null without a value to show
+ * @returns {Range | null} null without values
  */
 export function range(values, log) {
   let low = Number.POSITIVE_INFINITY;
@@ -29,10 +29,10 @@ export function range(values, log) {
 }
 
 /**
- * Values of a range to places from `start` to `end`, and back.
+ * Maps values of a range to positions from `start` to `end`, and back.
  * @param {Range} over
- * @param {number} start place of the lowest value
- * @param {number} end place of the highest value
+ * @param {number} start position of the lowest value
+ * @param {number} end position of the highest value
  * @returns {Scale}
  */
 export function scale(over, start, end) {

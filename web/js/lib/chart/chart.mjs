@@ -41,7 +41,7 @@ const HISTOGRAM = 44;
 /** Opacity of the other curves while one is highlighted. */
 const FADED = 0.15;
 
-/** Told apart on dark and on light ground, by those who see fewer colours too: chart.test.mjs measures it. */
+/** Distinguishable on dark and light backgrounds, also with colour blindness (chart.test.mjs measures it). */
 export const PALETTES = {
   dark: ["#6cb6ff", "#ffa657", "#39fdb9", "#f10f58", "#f8dd0b", "#886cfe", "#d4e7ff", "#d530a0"],
   light: ["#0b61b8", "#b04a00", "#ec2b61", "#9006ff", "#6d3015", "#4e0db3", "#d16ea8", "#5b2370"],
@@ -56,7 +56,7 @@ export function color(index, dark) {
   return palette[index % palette.length];
 }
 
-/** Dash patterns of lines that share a colour: with eight colours, 32 different curves. */
+/** Dash patterns of lines of the same colour; with eight colours they give 32 different curves. */
 export const DASHES = [[], [9, 4], [2, 3], [9, 3, 2, 3]];
 
 /**
@@ -70,7 +70,7 @@ export function ink(place, dark) {
 }
 
 /**
- * Ranges, scales and lines for a place of `width` by `height`.
+ * Ranges, scales and lines for an area of `width` by `height`.
  * @param {View} view
  * @param {number} width
  * @param {number} height
@@ -118,7 +118,7 @@ export function layout(view, width, height) {
  * @param {number} width
  * @param {number} height
  * @param {Theme} theme
- * @returns {Plan | null} where things are, or null when there was nothing to draw
+ * @returns {Plan | null} the layout, or null without data
  */
 export function draw(context, view, width, height, theme) {
   context.clearRect(0, 0, width, height);
@@ -129,7 +129,7 @@ export function draw(context, view, width, height, theme) {
   drawMarkers(context, plan, view, theme);
   context.save();
   context.beginPath();
-  // Margin at the left: an evaluation at step 0 is on the axis.
+  // The left margin shows an evaluation at step 0, which lies on the axis.
   context.rect(LEFT - 5, 0, width - LEFT - RIGHT + 9, plan.floor + 3);
   context.clip();
   const pointed = view.curves.some((curve) => curve.faded);

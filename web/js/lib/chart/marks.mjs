@@ -61,8 +61,7 @@ export function drawMarkers(context, plan, view, theme) {
 }
 
 /**
- * What is wrong, at its step: a line with a sign at its head where something was marked, a cross on the floor for a step
- * that was skipped.
+ * Problems at their steps: a vertical line with a warning sign, and a cross at the bottom for a skipped step.
  * @param {CanvasRenderingContext2D} context
  * @param {Plan} plan
  * @param {View} view
@@ -85,7 +84,7 @@ export function drawWarnings(context, plan, view, theme) {
 }
 
 /**
- * The steps in which a run over-fits, shaded.
+ * Shades the steps in which a run over-fits.
  * @param {CanvasRenderingContext2D} context
  * @param {Plan} plan
  * @param {number} from

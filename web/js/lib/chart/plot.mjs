@@ -1,5 +1,5 @@
 // @ts-check
-/** The canvas of a panel with slider, switches, legend and values; drawn on request, once a frame. */
+/** A chart with smoothing slider, switches, legend and values; drawn on request, at most once per frame. */
 
 import { element, fill, mark, toggle, write } from "../page/dom.mjs";
 import { t } from "../page/words.mjs";
@@ -9,7 +9,7 @@ import { draw, ink, reading } from "./chart.mjs";
  * @typedef {import("./chart.mjs").Curve} Curve
  * @typedef {import("./chart.mjs").View} View
  * @typedef {{ name: string, place?: number, faded?: boolean, loss?: import("../run/series.mjs").Series,
- *   evaluation?: import("../run/series.mjs").Series }} Line `place` decides on its colour and dashes, where it is not the order
+ *   evaluation?: import("../run/series.mjs").Series }} Line `place`: index of its colour and dashes; default: its index
  * @typedef {{ lines: Line[], saves?: import("../run/series.mjs").Point[], samples?: import("../run/series.mjs").Point[],
  *   priors?: Line[], levels?: Line[], best?: number | null, overfitsFrom?: number | null, marks?: { step: number }[], skipped?: { step: number }[], timesteps?: number[], steps?: number,
  *   summary: string, empty: string }} Facts
@@ -21,7 +21,7 @@ export class Plot {
   /**
    * @param {import("../page/pacing.mjs").Frames} frames
    * @param {() => Facts} facts asked at each draw
-   * @param {{ dots?: boolean, timesteps?: boolean, legend?: boolean }} options `legend` false: somebody else shows one
+   * @param {{ dots?: boolean, timesteps?: boolean, legend?: boolean }} options `legend`: false if the caller has its own
    */
   constructor(frames, facts, { dots = true, timesteps = true, legend = true } = {}) {
     this.facts = facts;
@@ -29,14 +29,14 @@ export class Plot {
     this.smoothing = 0.4;
     this.log = false;
     this.histogram = false;
-    /** Whether the evaluation is shown for each timestep instead of the mean. */
+    /** Whether the chart shows the evaluation of each timestep instead of the mean. */
     this.byLevel = false;
     /** @type {number | null} */
     this.cursor = null;
-    /** How often the canvas was drawn. */
+    /** Number of draws. */
     this.draws = 0;
     this.dark = true;
-    /** What was drawn last, and where. @type {View | null} */
+    /** The last drawn view. @type {View | null} */
     this.view = null;
     /** @type {import("./chart.mjs").Plan | null} */
     this.plan = null;
@@ -55,7 +55,7 @@ export class Plot {
     this.empty = element("div", { class: "wan-empty" });
     this.legend = element("ul", { class: "wan-legend" });
     this.hasLegend = legend;
-    /** Smoothing and switches, above the canvas until somebody moves them. */
+    /** Smoothing and switches, above the canvas unless the caller moves them. */
     this.controls = this.makeControls(timesteps);
     this.element = element(
       "div",
@@ -122,7 +122,7 @@ export class Plot {
     const facts = this.facts();
     this.view = this.look(facts, isDark(style.backgroundColor));
     const context = /** @type {CanvasRenderingContext2D} */ (this.canvas.getContext("2d"));
-    // The canvas of the page is zoomed: as many pixels as the screen shows, within reason.
+    // As many pixels as the screen shows at the page's zoom, up to a limit.
     const sharp = Math.min(SHARPEST, Math.max(1, devicePixelRatio * (box.width / width)));
     const [wide, high] = [Math.round(width * sharp), Math.round(height * sharp)];
     if (this.canvas.width !== wide || this.canvas.height !== high) {
@@ -199,7 +199,7 @@ function legendText({ name, color: ink, loss, evaluation }) {
   return { text, color: ink, written: "" };
 }
 
-/** @param {Facts} facts @param {string} warns the color of what is wrong, in the chart as here */
+/** @param {Facts} facts @param {string} warns colour of problems, as in the chart */
 function markerTexts({ saves, samples, best, overfitsFrom, marks, skipped }, warns) {
   const texts = [
     saves?.length ? t("▲ saved") : "",
@@ -218,7 +218,7 @@ function steps(marks) {
   return [...new Set(marks.map((one) => one.step))].slice(-5).join(", ");
 }
 
-/** @param {{ text: string, color: string, written: string }} row `written`: the color of its words, "" as usual */
+/** @param {{ text: string, color: string, written: string }} row `written`: text colour, "" for the default */
 function legendRow({ text, color: ink, written }) {
   const swatch = ink ? element("span", { class: "wan-swatch", "aria-hidden": "true" }) : null;
   if (swatch) swatch.style.backgroundColor = ink;

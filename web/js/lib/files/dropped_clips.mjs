@@ -12,7 +12,8 @@ import { counted, inOneText, t } from "../page/words.mjs";
  * @typedef {{ isFile: boolean, isDirectory: boolean, name: string, file: Function, createReader: Function }} Entry
  * @typedef {{ taken: () => Promise<string[]>, upload: (file: File, folder: string) => Promise<string>,
  *   most: () => number, chosen: (folder: string) => Promise<boolean>, say: (text: string, bad?: boolean) => void }} Doors
- *   names in input/; writes a file and answers its name; bytes a file may have; lets the node read a folder
+ *   `taken`: names in input/; `upload` returns the file's name; `most`: maximum bytes of a file; `chosen` lets the node
+ *   read a folder
  * @typedef {{ files: File[], left: Record<"kind" | "large" | "twice", string[]> }} Plan
  */
 
@@ -21,7 +22,7 @@ const MEDIA =
   /[.](mp4|m4v|mov|mkv|webm|avi|gif|mpe?g|m?ts|m2ts|wmv|flv|3gp|a?png|jpe?g|webp|bmp|tiff?|avif)$/i;
 const CAPTION = /[.](txt|caption|json)$/i;
 const LONGEST_NAME = 60;
-/** Names of skipped files. */
+/** Maximum number of skipped files that a message names. */
 const MOST_NAMED = 3;
 
 /** Whether something that hangs over the page may be files. @param {DragEvent} event */
@@ -30,7 +31,7 @@ export function hasFiles({ dataTransfer }) {
 }
 
 /**
- * What fell: files, and those directly in folders, with the name of the first folder. To be called while the event lasts.
+ * The dropped files, those directly in dropped folders, and the name of the first folder. Call it during the event.
  * @param {DataTransfer | null} carried
  * @returns {Promise<{ files: File[], folder: string }>}
  */
@@ -49,7 +50,7 @@ export async function fallen(carried) {
   return { files, folder: entries.find((one) => one.isDirectory)?.name ?? "" };
 }
 
-/** @param {Entry} folder @returns {Promise<Entry[]>} a browser hands out about a hundred at a time */
+/** @param {Entry} folder @returns {Promise<Entry[]>} all entries; a browser returns about a hundred per call */
 async function children(folder) {
   const reader = folder.createReader();
   const all = [];
@@ -62,9 +63,9 @@ async function children(folder) {
 }
 
 /**
- * Which files are taken; none where nothing is a clip or a still.
+ * The files to upload; none if no file is a clip or a still.
  * @param {File[]} files
- * @param {number} most bytes of one
+ * @param {number} most maximum bytes of a file
  * @returns {Plan}
  */
 export function planned(files, most) {
@@ -100,7 +101,7 @@ function entriesOf(carried) {
 }
 
 /**
- * The name of a new folder: the dropped folder's, or the time, with a number where it is taken.
+ * The name of a new folder: the dropped folder's name, or the time; with a number if it exists.
  * @param {string} wanted
  * @param {string[]} taken
  * @param {Date} now
@@ -124,7 +125,7 @@ export function newFolder(wanted, taken, now) {
  * @param {{ files: File[], folder: string }} fell
  * @param {Doors} doors
  * @param {Date} now
- * @returns {Promise<boolean>} false where they are files of another kind
+ * @returns {Promise<boolean>} false if no file is a clip or a still
  */
 export async function take({ files, folder: wanted }, doors, now = new Date()) {
   const { files: chosen, left } = planned(files, doors.most());
@@ -143,7 +144,7 @@ export async function take({ files, folder: wanted }, doors, now = new Date()) {
         t("{done} of {total}: {name}", { done: done + 1, total: chosen.length, name: file.name }),
       );
       const name = await doors.upload(file, folder);
-      // ComfyUI numbers a name that is there already: somebody else writes into this folder too.
+      // ComfyUI adds a number to an existing name: another program writes into this folder too.
       if (name !== file.name) throw new Error(t("{name} already exists", { name: file.name }));
       done += 1;
     }

@@ -1,12 +1,12 @@
 // @ts-check
-/** Texts that belong to a sentence with holes: found in one walk from left to right, however long or strange a text is. Pure. */
+/** Matches texts against a sentence with placeholders, in one pass from left to right. Pure. */
 
 /**
  * @typedef {Record<string, string>} Values
- * @typedef {{ literals: string[], holes: string[] }} Form what stands fast in a sentence, and the names of the holes between
+ * @typedef {{ literals: string[], holes: string[] }} Form a sentence's fixed parts, and the placeholders' names between them
  */
 
-/** @param {string} sentence `{name}` is a hole @returns {Form} */
+/** @param {string} sentence `{name}` is a placeholder @returns {Form} */
 export function formOf(sentence) {
   const parts = sentence.split(/\{(\w+)\}/);
   return {
@@ -16,8 +16,8 @@ export function formOf(sentence) {
 }
 
 /**
- * What is in the holes of a text; null where it is no text of that form. Each hole ends where what follows it stands first.
- * @param {Form} form @param {string} text @param {number} least characters in a hole
+ * The placeholders' values in a text; null if the text does not match. A value ends at the first match of the next part.
+ * @param {Form} form @param {string} text @param {number} least minimum characters of a value
  * @returns {Values | null}
  */
 export function readForm({ literals, holes }, text, least = 1) {

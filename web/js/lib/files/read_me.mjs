@@ -1,9 +1,9 @@
 // @ts-check
 /**
- * The notes of our templates in the page's language, line by line: a line that somebody wrote or changed stays as it is.
- * The lines stand in web/js/notes, a file for each language, by the English ones of scripts/generators/shipped_graphs; an English page
- * asks for none of them. A note is ours if its title has the mark of a template's (titles.mjs). What its lines were in
- * English is noted in it too, so that a saved graph has the note in the next page's language. Pure, but for the request.
+ * Translates the notes of our templates line by line; lines that the user wrote or changed stay unchanged.
+ * web/js/notes has a file for each language: English line of scripts/generators/shipped_graphs -> translation. An English
+ * page requests none. A note is ours if its title has a template's mark (titles.mjs). The note also stores its English
+ * lines, so that a saved graph is translated again on a page in another language. Pure but for the request.
  */
 
 import { mark, TITLE } from "../page/titles.mjs";
@@ -11,20 +11,20 @@ import { loadList } from "../page/words.mjs";
 import { filled, formOf, readForm } from "./forms.mjs";
 
 const NOTE = "MarkdownNote";
-/** Property of a note that was translated: its lines by what is shown of them. */
+/** Property of a translated note: shown line -> English line. */
 const ENGLISH = "wan_trainer_english";
-/** What may stand in a hole: sizes and figures, such as `832x480` or `10.8 (26)`. A sentence of somebody else's is none. */
+/** Allowed value of a placeholder: sizes and figures, such as `832x480` or `10.8 (26)`, but no sentence. */
 const FIGURE = /^[\d.x]+(?: \(\d+\))?$/;
 
-/** Bold in notes of today, as Nodes 2.0 draws code in colours that cannot be read. */
+/** Replaces code by bold text: Nodes 2.0 draws code in unreadable colours. */
 const CODE = /`([^`*]+)`/g;
 
 /** @type {{ form: import("./forms.mjs").Form, said: string }[]} */
 let known = [];
 
 /**
- * Translations by English line, in place of those known so far.
- * @param {unknown} translations anything but texts is skipped
+ * Replaces the translations, by English line.
+ * @param {unknown} translations values that are no texts are skipped
  */
 export function learnNotes(translations) {
   known = Object.entries(translations ?? {})
@@ -47,7 +47,7 @@ export function lineInWords(line) {
   return line;
 }
 
-/** @param {import("../page/graph.mjs").GraphNode} node that was loaded */
+/** @param {import("../page/graph.mjs").GraphNode} node a loaded one */
 export function translateNote(node) {
   const [widget] = node.widgets ?? [];
   if (node.type !== NOTE || !node.properties?.[TITLE] || typeof widget?.value !== "string") return;

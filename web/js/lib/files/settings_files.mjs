@@ -1,7 +1,7 @@
 // @ts-check
 /**
- * Settings files of other trainers that are dropped on the page, or chosen with Open: they become a graph. Whatever is none
- * of those stays ComfyUI's.
+ * Turns settings files of other trainers into a graph: dropped on the page, or chosen with Open. ComfyUI handles all other
+ * files.
  */
 
 import { told, toldBare } from "../page/server_sentences.mjs";
@@ -17,13 +17,13 @@ import { t } from "../page/words.mjs";
 
 const TEXT = /[.](toml|ya?ml|json|txt|md|sh|bat|cmd|ps1|py)$/i;
 const DOCUMENT = /[.](toml|ya?ml|json)$/i;
-/** What the dialog Open offers besides ComfyUI's own. */
+/** File types of the dialog Open, besides ComfyUI's own. */
 export const SUFFIXES = ".toml,.yaml,.yml,.txt,.md,.sh,.bat,.cmd,.ps1,.py";
-/** What a document of a trainer holds, in any of its files. */
+/** A settings file of another trainer contains one of these words. */
 const WORDS = /model_family|data_backend_config|pretrained_model_name_or_path|"process"/;
 const COMMAND = "wan_train_network";
 const MOST_BYTES = 512 << 10;
-/** Of an answer that says what is wrong with settings of a trainer that is known. */
+/** HTTP status for invalid settings of a known trainer. */
 const REFUSED = 409;
 const MOST_FILES = 16;
 
@@ -40,12 +40,12 @@ function isGraph(text) {
     const nodes = Object.values(data ?? {});
     return Array.isArray(data?.nodes) || (nodes.length > 0 && nodes.every((n) => n?.class_type));
   } catch {
-    return true; // no JSON is nobody's
+    return true; // no JSON: left to ComfyUI
   }
 }
 
 export class SettingsFiles {
-  /** Files of the last drop, and those of them that are a part of what was opened. @type {TextFile[]} */
+  /** Files of the last drop. @type {TextFile[]} */
   #dropped = [];
   /** @type {Set<string>} */
   #taken = new Set();
@@ -61,7 +61,7 @@ export class SettingsFiles {
     this.#taken.clear();
   }
 
-  /** Open a file that is, with those it fell with, a training of another trainer. @param {TextFile} file @returns {Promise<boolean>} */
+  /** Opens a file if it belongs, with the files dropped together, to another trainer. @param {TextFile} file @returns {Promise<boolean>} */
   async takes(file) {
     if (this.#taken.has(nameOf(file))) return true;
     const together = this.#dropped.some((one) => nameOf(one) === nameOf(file));
@@ -74,7 +74,7 @@ export class SettingsFiles {
     );
   }
 
-  /** Say why a script that speaks of the trainer is none; other texts are ComfyUI's. @param {Record<string, string>} texts @param {string} [reason] */
+  /** Explains why a script that names a trainer cannot be opened. @param {Record<string, string>} texts @param {string} [reason] */
   #tells(texts, reason) {
     const script = Object.entries(texts).some(
       ([name, text]) => !DOCUMENT.test(name) && text.includes(COMMAND),
@@ -104,7 +104,7 @@ export class SettingsFiles {
   }
 }
 
-/** The graph, its note in the language of the page. @param {Pick<Imported, "graph" | "note">} found @param {string} title of the note */
+/** The graph with a translated note. @param {Pick<Imported, "graph" | "note">} found @param {string} title of the note */
 export function noteInWords({ graph, note }, title) {
   const words = { title, widgets_values: [note.map(toldBare).join("\n")] };
   const nodes = graph.nodes.map((/** @type {any} */ node) =>

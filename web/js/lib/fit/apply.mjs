@@ -1,5 +1,5 @@
 // @ts-check
-/** Takes a suggestion: sets the widgets it names, or puts Fp8 / Int8 Quantize between the model and the trainer. */
+/** Applies a suggestion: sets its widgets, or inserts Fp8 / Int8 Quantize between the model and the trainer. */
 
 import { asOneStep } from "../page/graph.mjs";
 import { kindOf } from "../page/ids.mjs";
@@ -14,7 +14,7 @@ import { ownersOf } from "./asked.mjs";
 const QUANTIZE = "Fp8Quantize";
 const SCHEME = "scheme";
 const ALWAYS = 0;
-/** Free space between the trainer and a node put above it, its title included, in pixels of the canvas. */
+/** Gap between the trainer and a new node above it, including the node's title, in canvas pixels. */
 const APART = 70;
 
 /** Whether the canvas has a widget for every setting. @param {Training} training @param {Settings} settings */
@@ -27,7 +27,7 @@ export function canApply(training, settings) {
 /**
  * @param {Training} training
  * @param {Settings} settings
- * @param {(kind: string) => GraphNode | null} create makes a node that is in no graph yet
+ * @param {(kind: string) => GraphNode | null} create creates a node outside any graph
  */
 export function apply(training, settings, create) {
   asOneStep(training.nodes[0], () => {
@@ -51,7 +51,7 @@ function turn(node, name, value) {
 function quantize(trainer, scheme, create) {
   const slot = trainer.inputs?.findIndex((input) => input.name === "model") ?? -1;
   const above = trainer.getInputNode?.(slot);
-  const kept = kindOf(above ?? {}) === QUANTIZE ? above : null; // there, and bypassed
+  const kept = kindOf(above ?? {}) === QUANTIZE ? above : null; // it exists, but is bypassed
   if (kept) kept.mode = ALWAYS;
   const node = kept ?? between(trainer, slot, create(QUANTIZE));
   const widget = node?.widgets?.find((/** @type {any} */ one) => one.name === SCHEME);

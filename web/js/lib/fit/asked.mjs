@@ -1,7 +1,6 @@
 // @ts-check
 /**
- * A training on the canvas before it is queued: the nodes above a Train Wan LoRA along the links, and their widgets.
- * Pure.
+ * Collects a training from the canvas before it is queued: the nodes that feed a Train Wan LoRA, and their widgets. Pure.
  */
 
 import { changedSince } from "../cards/card_facts.mjs";
@@ -12,24 +11,24 @@ import { kindOf } from "../page/ids.mjs";
  * @typedef {[width: number, height: number, frames: number]} Size
  * @typedef {{ chain: [string, Record<string, unknown>][], settings: Record<string, unknown> | null,
  *   train: Record<string, unknown>, sizes: Size[], folders?: string[], files?: Record<string, unknown>[], preview: Size | null, prompts?: [text: string, trigger: string],
- *   preview_size?: string, pictured?: boolean, loras?: Record<string, unknown>[], run?: Record<string, unknown> }} Asked what
- *   the server is asked; `prompts` may say sizes of their own, and `pictured` whether previews start from a picture, `loras`
- *   what Wan LoRA File nodes let act in them, the first one first; `run`: the widgets that decide which run it is
- * @typedef {{ asked: Asked, nodes: GraphNode[], datasets: GraphNode[] }} Training `nodes`: all that were looked at, the
- *   trainer first; `datasets`: those whose widgets say how large clips are
+ *   preview_size?: string, pictured?: boolean, loras?: Record<string, unknown>[], run?: Record<string, unknown> }} Asked the
+ *   request to the server; `prompts` may contain sizes; `pictured`: whether previews start from a picture; `loras`: widgets of
+ *   the Wan LoRA File nodes in previews, in order; `run`: the widgets that decide the run
+ * @typedef {{ asked: Asked, nodes: GraphNode[], datasets: GraphNode[] }} Training `nodes`: all visited nodes, the trainer
+ *   first; `datasets`: nodes whose widgets set the clip size
  */
 
 const LOADER = "LoadWanModel";
 const QUANTIZE = "Fp8Quantize";
-/** Nodes that take a model and give one. */
+/** Nodes with a model as input and output. */
 const CHANGES = ["WanPrecisionPolicy", QUANTIZE, "SplitAcrossGPUs", "AddFrozenLora"];
-/** Gives a LoRA that acts in previews. */
+/** Node with a LoRA for previews. */
 const LORA = "WanLoraFile";
-/** Gives settings several times, each with another value. */
+/** Node that repeats settings with different values. */
 const SWEEP = "WanSweepSettings";
 const FROM_FILE = "WanDatasetFromFile";
 const DATASETS = ["WanVideoDataset", FROM_FILE, "WanSyntheticDataset"];
-/** Names of other trainers' settings files, which have sizes themselves; a JSON file may be a list too. */
+/** Names of other trainers' settings files, which contain sizes; a JSON file may be a list of clips instead. */
 const SETTINGS_FILE = /[.](toml|ya?ml)$/i;
 const MAYBE_SETTINGS = /[.]json$/i;
 /** Nodes whose widgets and links change a plan. */
@@ -37,16 +36,16 @@ export const KINDS = [
   ...[LOADER, ...CHANGES, ...DATASETS],
   ...["CacheLatents", "WanTrainSettings", "WanPreviewSettings", LORA, "TrainLoRA"],
 ];
-/** As the page marks a node that is passed by, and one that never runs. */
+/** LiteGraph's modes of a bypassed and of a muted node. */
 const BYPASSED = 4;
 const MUTED = 2;
-/** The question must stay a small one. */
+/** Size limit of a request. */
 const MOST_SIZES = 50;
-/** A chain of nodes longer than this is a circle. */
+/** Maximum length of a chain of nodes; a longer one is a cycle. */
 const LONGEST = 50;
 
 /**
- * The training of a Train Wan LoRA; null where it is not connected, or to nodes whose clips have no known size yet.
+ * The training of a Train Wan LoRA; null if it is not connected, or the clip sizes are not known yet.
  * @param {GraphNode} trainer
  * @returns {Training | null}
  */
@@ -91,9 +90,9 @@ export function trainingOf(trainer) {
 }
 
 /**
- * Null where a link or a sweep has values that the canvas cannot know.
+ * Null if a link or a sweep has values that the canvas does not know.
  * @param {GraphNode} trainer
- * @param {GraphNode[]} others whose widgets count as well
+ * @param {GraphNode[]} others further nodes with relevant widgets
  */
 function namedRun(trainer, others) {
   const own = valuesOf(trainer);
@@ -105,7 +104,7 @@ function namedRun(trainer, others) {
   return { run: own };
 }
 
-/** The sizes that the widgets of the datasets request, whatever a scan has found. @param {Training} training @returns {Size[]} */
+/** The sizes set in the datasets' widgets, independent of a scan. @param {Training} training @returns {Size[]} */
 export function requestedSizes({ datasets }) {
   return datasets.map(sizeOf).filter(([width, height, frames]) => width && height && frames);
 }
@@ -118,7 +117,7 @@ export function ownersOf({ nodes, datasets }, name) {
   );
 }
 
-/** @param {GraphNode} trainer @returns {{ kind: string, node: GraphNode }[]} from the last that changes the model up */
+/** @param {GraphNode} trainer @returns {{ kind: string, node: GraphNode }[]} the nodes that change the model, the last one first */
 function chain(trainer) {
   const found = [];
   let node = sourceOf(trainer, "model");
@@ -129,12 +128,12 @@ function chain(trainer) {
   return found;
 }
 
-/** The node that a trainer's model comes from; null without one. @param {GraphNode} trainer @returns {GraphNode | null} */
+/** The node that loads a trainer's model, or null. @param {GraphNode} trainer @returns {GraphNode | null} */
 export function modelOf(trainer) {
   return chain(trainer).at(-1)?.node ?? null;
 }
 
-/** The Wan Train Settings of a trainer, past the sweeps between them. @param {GraphNode} trainer @returns {GraphNode | null} */
+/** The Wan Train Settings of a trainer, also behind sweeps. @param {GraphNode} trainer @returns {GraphNode | null} */
 function settingsOf(trainer) {
   let node = sourceOf(trainer, "settings");
   for (let far = 0; node && kindOf(node) === SWEEP && far < LONGEST; far += 1) {
@@ -157,10 +156,10 @@ function datasetsOf(trainer) {
 }
 
 /**
- * The node an input comes from: through reroutes, and past nodes that are bypassed.
+ * The node linked to an input, following reroutes and bypassed nodes.
  * @param {GraphNode} node
  * @param {string} input
- * @returns {GraphNode | null} null where nothing comes, or from a node that never runs
+ * @returns {GraphNode | null} null without a link, or if the node is muted
  */
 export function sourceOf(node, input) {
   const slot = node.inputs?.findIndex((one) => one.name === input) ?? -1;
@@ -188,7 +187,7 @@ export function lacksFolder(node) {
   return valuesOf(node).folder === "";
 }
 
-/** Whether its file decides over sizes, and its widgets do not. @param {GraphNode} node @param {RegExp} [named] */
+/** Whether the node's file sets the sizes, instead of its widgets. @param {GraphNode} node @param {RegExp} [named] */
 function saysSizes(node, named = SETTINGS_FILE) {
   const { file, other_file: other, use_file_settings: follows } = valuesOf(node);
   const isSettings = named.test(String(other || file || "").trim());
@@ -196,7 +195,7 @@ function saysSizes(node, named = SETTINGS_FILE) {
 }
 
 /**
- * The sizes of a scan while the node's widgets are unchanged since; else the requested size.
+ * The sizes of the last scan if the node's widgets are unchanged since; else the requested size.
  * @param {GraphNode} node
  */
 function sizesOf(node) {
@@ -204,7 +203,7 @@ function sizesOf(node) {
   return found.length ? found : [sizeOf(node)].filter(([width, , frames]) => width && frames);
 }
 
-/** @param {GraphNode} node @returns {Size[]} none before a scan, and once the node is set otherwise */
+/** @param {GraphNode} node @returns {Size[]} none before a scan, or after a change of widgets */
 function scannedSizes(node) {
   const facts = node.wanTrainerFacts;
   const current = facts && !changedSince(facts.asked, node.widgets ?? []).length;

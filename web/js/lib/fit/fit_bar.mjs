@@ -1,5 +1,5 @@
 // @ts-check
-/** The bar that shows whether a training fits: icon, colour and words, a meter, and a button for a suggestion. */
+/** The bar that shows whether a training fits in memory: icon, colour, text, a meter, and a button for a suggestion. */
 
 import { button, element, fill, mark, write } from "../page/dom.mjs";
 import { inOneText, t } from "../page/words.mjs";
@@ -13,7 +13,9 @@ const ICONS = { fits: "✓", short: "✗", open: "…" };
 export class FitBar {
   /**
    * @param {{ apply: (settings: Settings) => void, able: (settings: Settings) => boolean, changed: () => void,
-   *   brief?: boolean, split?: boolean }} page `brief`: without details, and nothing where there is no plan; `split`: with the mode that auto chose and why, where the card draws no cards; `able`: whether the canvas has the widgets of a suggestion; `changed` is told when the bar may have another height
+   *   brief?: boolean, split?: boolean }} page `brief`: without details, empty without a plan; `split`: with the split mode
+   *   that auto chose, and the reason; `able`: whether the canvas has the widgets of a suggestion; `changed` is called when the
+   *   bar's height may have changed
    */
   constructor({ apply, able, changed, brief = false, split = false }) {
     this.brief = brief;
@@ -49,7 +51,7 @@ export class FitBar {
     this.changed();
   }
 
-  /** The shown plan is of other widget values. */
+  /** Marks the shown plan as outdated: widgets have changed. */
   wait() {
     mark(this.element, "aria-busy", "true");
   }
@@ -60,7 +62,7 @@ export class FitBar {
     else this.say("open", t("Not planned: {reason}", { reason }));
   }
 
-  /** @param {Plan} plan @param {boolean} looking whether suggestions are still looked for */
+  /** @param {Plan} plan @param {boolean} looking whether the server still searches for suggestions */
   show(plan, looking) {
     this.say(plan.fits ? "fits" : "short", headline(plan));
     const place = fullest(plan);
@@ -103,7 +105,7 @@ export class FitBar {
 
   /** @param {keyof typeof ICONS} state @param {string} text */
   say(state, text) {
-    // Of another state than before it opens or closes by itself; else it stays as somebody left it.
+    // A new state opens or closes the details; otherwise the user's choice stays.
     if (this.element.dataset.state !== state) this.element.open = this.brief || state === "short";
     mark(this.element, "data-state", state);
     mark(this.element, "aria-busy", "false");
@@ -118,7 +120,7 @@ export class FitBar {
 /** @typedef {import("./standing.mjs").Standing} Standing */
 
 export class RunLine {
-  /** @param {() => void} changed called when the line may have another height */
+  /** @param {() => void} changed called when the bar's height may have changed */
   constructor(changed) {
     this.changed = changed;
     this.element = element("section", {

@@ -1,7 +1,7 @@
 // @ts-check
 /**
- * Requests a plan of each training on the canvas once its widgets and links stay unchanged, and shows it in its Train
- * Wan LoRA and in its datasets and splits.
+ * Requests a plan of each training on the canvas, once its widgets and links are unchanged for a while, and shows it in
+ * Train Wan LoRA, the datasets and splits.
  */
 
 import { placed } from "../page/graph.mjs";
@@ -21,7 +21,8 @@ import { PresetRow } from "./presets.mjs";
  * @typedef {import("./asked.mjs").Training} Training
  * @typedef {import("./sentences.mjs").Plan} Plan
  * @typedef {{ training: Training | null, key: string, plan: Plan | null, asking: boolean, looking: boolean,
- *   failed: string, broken: string }} Watched `broken`: why a node of the training failed when it ran; `asking`: the plan is that of other widgets; `looking`: what would fit is still looked for
+ *   failed: string, broken: string }} Watched `broken`: why a node of the training failed in the last run; `asking`: the plan
+ *   is outdated and a new one requested; `looking`: the server still searches for suggestions
  */
 
 const TRAINER = "TrainLoRA";
@@ -41,7 +42,7 @@ export class FitNodes {
     this.root = root;
     this.create = create;
     this.later = (/** @type {() => void} */ task, /** @type {number} */ ms) => later(task, ms);
-    /** What is known of each trainer. @type {WeakMap<GraphNode, Watched>} */
+    /** State of each trainer. @type {WeakMap<GraphNode, Watched>} */
     this.watched = new WeakMap();
     /** @type {WeakMap<GraphNode, FitBar>} */
     this.bars = new WeakMap();
@@ -55,7 +56,7 @@ export class FitNodes {
     this.look = this.look.bind(this);
   }
 
-  /** @param {GraphNode} node a new one, its panel or card made */
+  /** @param {GraphNode} node a new one, which has its panel or card already */
   add(node) {
     const kind = kindOf(node);
     if (!KINDS.includes(kind)) return;
@@ -98,7 +99,7 @@ export class FitNodes {
     this.runLines.set(node, line);
   }
 
-  /** Look once nothing has been turned for a while. */
+  /** Requests plans after a pause without changes. */
   turned() {
     this.turns += 1;
     const turn = this.turns;
@@ -107,7 +108,7 @@ export class FitNodes {
     }, REST);
   }
 
-  /** Request again, whatever the last plan: files may be new. */
+  /** Requests all plans again: files may have changed. */
   again() {
     for (const { node } of this.trainers()) this.watched.delete(node);
     this.look();
@@ -120,7 +121,7 @@ export class FitNodes {
       this.presets.get(node)?.look();
       const { run, detail, live } = node.wanTrainerPanel ?? {};
       const training = live || detail?.state === "running" ? null : trainingOf(node);
-      // The run of that name changes too when it ends, starts or is deleted.
+      // The state of a run with the same name also changes when it ends, starts or is deleted.
       const key = training
         ? JSON.stringify([training.asked, run, detail?.state, detail?.step])
         : "";
@@ -146,7 +147,7 @@ export class FitNodes {
   }
 
   /**
-   * First the plan, then suggestions, which take longer.
+   * Requests the plan first, then suggestions, which take longer.
    * @param {GraphNode} node @param {Watched} mine @param {Training} training
    */
   async ask(node, mine, { asked }) {
@@ -173,7 +174,7 @@ export class FitNodes {
   }
 
   /**
-   * Another request cuts the server's search for suggestions short; it is then requested again.
+   * Requests suggestions; repeats the request if another one has cut the server's search short.
    * @param {object} asked @param {() => boolean} current @returns {Promise<Plan | null>}
    */
   async suggestions(asked, current) {
@@ -201,7 +202,7 @@ export class FitNodes {
     this.draw();
   }
 
-  /** A queue entry has started: earlier failures are cleared. */
+  /** Clears earlier failures, when a queue entry starts. */
   begun() {
     for (const { node } of this.trainers()) {
       const mine = this.watched.get(node);
@@ -218,13 +219,13 @@ export class FitNodes {
       const mine = this.watched.get(node);
       const title = (/** @type {string} */ name) => titleIn(mine?.training, name);
       const run = mine?.training ? mine.plan?.run : null;
-      // A run that is trained says so in the headline, and may have ended since the plan was made.
+      // The headline shows a live run; it may have ended since the plan was made.
       this.runLines.get(node)?.show(run && run.state !== "running" ? run : null, title);
       node.wanTrainerPanel?.needsFolder(Boolean(mine?.training?.datasets.some(lacksFolder)));
       const reason = mine?.broken || mine?.failed || mine?.plan?.reason;
       if (!mine?.training || (mine.plan?.fits === null && !reason)) continue;
       for (const bar of this.barsOf(mine)) {
-        // A dataset may feed several trainers: the one that does not fit matters more.
+        // If a dataset feeds several trainers, it shows the plan that does not fit.
         if (shown.has(bar) && mine.plan?.fits !== false) continue;
         if (reason) bar.fail(told(reason));
         else if (mine.plan) bar.show(mine.plan, mine.looking);
@@ -237,7 +238,7 @@ export class FitNodes {
     const trains = this.trainers().some(({ node }) => node.wanTrainerPanel?.live);
     for (const { node } of placed(this.root())) {
       const bar = this.bars.get(node);
-      // Nothing is planned while a run trains: a card goes on showing the last plan.
+      // No plans are requested while a run trains: a card keeps the last plan.
       if (plans.has(node) || !trains) node.wanTrainerCard?.showPlan(plans.get(node) ?? null);
       if (bar && !shown.has(bar)) bar.hide();
     }

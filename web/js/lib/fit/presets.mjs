@@ -1,7 +1,7 @@
 // @ts-check
 /**
- * The first row of Train Wan LoRA: a preset fills clip size, block swap and steps into the widgets of the training. The
- * server plans them for the model and the card; the row has no value of its own, so workflows and the queue do not change.
+ * The first row of Train Wan LoRA: a preset sets clip size, block swap and steps in the training's widgets. The server plans
+ * them for the model and the GPU. The row has no value of its own, so it does not appear in workflows and prompts.
  */
 
 import { element, mark, write } from "../page/dom.mjs";
@@ -17,12 +17,12 @@ import { ownersOf, requestedSizes, sourceOf, trainingOf } from "./asked.mjs";
 /**
  * @typedef {import("../page/graph.mjs").GraphNode} GraphNode
  * @typedef {import("./asked.mjs").Training} Training
- * @typedef {Record<string, number>} Values by the names of widgets
+ * @typedef {Record<string, number>} Values by widget name
  * @typedef {{ settings?: Values, seconds?: number | null, card?: string | null, reason?: string }} Filled the server's answer
  */
 
 const NAME = "wan_trainer_preset";
-/** Height of the row without its sentence, in pixels. */
+/** Height of the row without its message, in pixels. */
 const ROW = 26;
 
 export class PresetRow {
@@ -30,7 +30,7 @@ export class PresetRow {
   constructor(node, routes) {
     this.node = node;
     this.routes = routes;
-    /** What the training was right after it was filled; empty where no preset is shown. */
+    /** The training right after a preset was applied; empty if no preset is shown. */
     this.key = "";
     const names = /** @type {string[]} */ (widgetsOf("TrainLoRA").steps?.wan_presets ?? []);
     this.choice = element(
@@ -57,7 +57,7 @@ export class PresetRow {
     node.widgets = [.../** @type {any[]} */ (node.widgets).splice(-1), ...(node.widgets ?? [])];
   }
 
-  /** The graph may have changed: a preset whose values were changed is no longer shown. */
+  /** Called after changes of the graph: hides a preset whose values were changed. */
   look() {
     const training = this.key ? trainingOf(this.node) : null;
     if (!this.key || (training && keyOf(training) === this.key)) return;
@@ -107,7 +107,7 @@ export class PresetRow {
     }
   }
 
-  /** @param {string} text @param {boolean} [bad] whether nothing was filled */
+  /** @param {string} text @param {boolean} [bad] whether it failed */
   say(text, bad = false) {
     fitted(this.node, true, () => {
       write(this.line, text);
@@ -117,7 +117,7 @@ export class PresetRow {
   }
 }
 
-/** A preset as people read it. @param {string} name such as "16 GB, good" @returns {string} */
+/** Translated name of a preset. @param {string} name such as "16 GB, good" @returns {string} */
 export function titleOf(name) {
   const [size, look] = name.split(", ");
   switch (look) {
@@ -128,7 +128,7 @@ export function titleOf(name) {
   }
 }
 
-/** What was filled, in one line. @param {Filled} found @returns {string} */
+/** The applied values in one line. @param {Filled} found @returns {string} */
 export function sentence({ settings = {}, seconds, card }) {
   const { width, height, num_frames: frames, steps, blocks_to_swap: blocks } = settings;
   const size = `${width}x${height}`;

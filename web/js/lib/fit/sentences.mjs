@@ -1,13 +1,13 @@
 // @ts-check
-/** A plan in words: whether a training fits, with which measures, its time, and suggestions. Pure. */
+/** Texts of a plan: whether a training fits in memory, memory measures, time, and suggestions. Pure. */
 
 import { counted, t } from "../page/words.mjs";
 import { clock, fileSize, gib, known, short } from "../run/format.mjs";
 
 /**
- * What the server answers (nodes/routes/plan.py).
+ * The server's response (nodes/routes/plan.py).
  * @typedef {{ name: string, needed: number, room: number | null, total: number | null }} Device
- * @typedef {Record<string, number | string | boolean>} Settings of widgets by their names
+ * @typedef {Record<string, number | string | boolean>} Settings widget values by name
  * @typedef {{ fits: boolean | null, size?: string, rank?: number, lora_bytes?: number, preview?: string | null, devices: Device[],
  *   host?: { needed: number, room: number | null, held?: string },
  *   measures?: { offload_inputs?: boolean, blocks_to_swap?: number, gradient_checkpointing?: boolean },
@@ -15,26 +15,28 @@ import { clock, fileSize, gib, known, short } from "../run/format.mjs";
  *   own_runs?: Record<string, Record<string, number>>, notes?: string[], reason?: string,
  *   placement?: { mode: string, chosen: string }, cards?: import("../cards/timeline.mjs").Step | null,
  *   routes?: { kept: number[], flops_saved: number, time_saved: number | null } | null,
- *   run?: import("./standing.mjs").Standing | null }} Plan `own_runs`: by which ratios the plan follows
- *   earlier runs, by device and phase; `cards`: when each card works in a step; `held`: what ComfyUI holds of host memory, with the names of its models; `notes`: what the plan does not know, as the server says it; `routes`: of token routes, the share of the tokens that each layer sees, and what they save; `reason`: why nothing could be planned; `chosen`: why auto chose the mode
+ *   run?: import("./standing.mjs").Standing | null }} Plan `own_runs`: ratios by which earlier runs correct the plan, by
+ *   device and phase; `cards`: timeline of each GPU in a step; `held`: host memory held by ComfyUI, with its models' names;
+ *   `notes`: sentences on unknowns of the plan; `routes`: share of the tokens in each layer, and savings by token routes;
+ *   `reason`: why there is no plan; `chosen`: why auto chose the split mode
  */
 
 /** Settings that let the planner offload. */
 const AUTOMATIC = ["memory", "offload_activations", "blocks_to_swap"];
 
-/** Settings with which every block is computed again in the backward pass. */
+/** Settings for gradient checkpointing of all blocks. */
 const CHECKPOINTED = ["gradient_checkpointing", "unchecked_blocks"];
 
-/** Share of free host memory above which its use is mentioned, also where it fits. */
+/** Share of free host memory above which the text mentions its use, even if it fits. */
 const WORTH_SAYING = 0.5;
 
-/** Seconds below which the time of a step says nothing. */
+/** Times of a step below so many seconds are not shown. */
 const SOONEST = 0.01;
 
 /** The phase key of a ratio of time. */
 const TIME = "seconds";
 
-/** The place the answer hangs on: host memory where it alone lacks, else the fullest device. @param {Plan} plan @returns {Device | null} */
+/** The memory that decides whether the training fits: host memory if only it is too small, else the fullest device. @param {Plan} plan @returns {Device | null} */
 export function fullest({ devices, host }) {
   const lacks = (/** @type {{ needed: number, room: number | null }} */ one) =>
     known(one.room) && one.needed > one.room;
@@ -64,7 +66,7 @@ function keeps(device) {
   return known(device?.total) && known(device?.room) && device.total > device.room;
 }
 
-/** What else is worth knowing, a sentence each. @param {Plan} plan @returns {string[]} */
+/** Further sentences on a plan. @param {Plan} plan @returns {string[]} */
 export function details(plan) {
   const { host, measures = {}, step_seconds: pace, seconds } = plan;
   const device = fullest(plan);
@@ -105,9 +107,9 @@ export function details(plan) {
 }
 
 /**
- * The time of a step and of the run; for a CPU standing in for a card, with the card it counts as.
+ * The time of a step and of the run; if the CPU simulates a GPU, with that GPU's name.
  * @param {string} pace
- * @param {string} time in all, empty where that says nothing
+ * @param {string} time of the run, empty if unknown
  * @param {Plan} plan
  */
 function paceText(pace, time, { devices, card }) {
@@ -121,7 +123,7 @@ function paceText(pace, time, { devices, card }) {
     : t("About {pace} s per step ({card}).", values);
 }
 
-/** Which figures are corrected by measurements of earlier runs. @param {Plan} plan @returns {string[]} */
+/** Names the figures corrected by measurements of earlier runs. @param {Plan} plan @returns {string[]} */
 function measured({ own_runs = {} }) {
   const phases = Object.values(own_runs).flatMap(Object.keys);
   if (!phases.length) return [];

@@ -1,17 +1,17 @@
 // @ts-check
-/** What a run that has the name already means for the Run button, in words. Pure. */
+/** Texts about an existing run with the same name: what the Run button will do. Pure. */
 
 import { inOneText, t } from "../page/words.mjs";
 
 /**
- * What the server answers (nodes/routes/standing.py). `action` holds with the clips of that run, start and refuse with any.
+ * The server's response (nodes/routes/standing.py). `action` assumes the same clips; start and refuse hold for any clips.
  * @typedef {{ setting: string, there: string | number | boolean | null, here: string | number | boolean | null }} Change
  * @typedef {{ id: string, state: string, step: number, steps: number, action: string, new: string, until: number | null,
  *   changes: Change[] }} Standing
- * @typedef {(setting: string) => string} Titles what people call a setting
+ * @typedef {(setting: string) => string} Titles returns a setting's label
  */
 
-/** Nobody reads more. */
+/** Maximum number of listed changes. */
 const MOST = 3;
 
 /** @param {Standing} run @param {Titles} title @returns {string} */

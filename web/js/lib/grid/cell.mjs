@@ -1,11 +1,11 @@
 // @ts-check
-/** One preview of the grid: its first frame, over which the clip plays. */
+/** One preview of the grid: shows its first frame, and plays the clip over it. */
 
 import { element, fill, mark } from "../page/dom.mjs";
 import { t } from "../page/words.mjs";
 import { release } from "./posters.mjs";
 
-/** Width of a first frame in pixels: hundreds of them are kept. */
+/** Width of a first frame in pixels; small, because hundreds are kept. */
 const POSTER = 256;
 
 export class Cell {
@@ -16,7 +16,7 @@ export class Cell {
   constructor(source, { label, press, sized }) {
     this.source = source;
     this.sized = sized;
-    /** Whether the first frame was read, or cannot be. */
+    /** Whether loading the first frame has succeeded or failed. */
     this.isKnown = false;
     /** The clip while it plays. @type {HTMLVideoElement | null} */
     this.video = null;
@@ -48,7 +48,7 @@ export class Cell {
     fill(this.element, element("span", {}, t("This browser cannot play this file.")));
   }
 
-  /** The clip, muted, in front of its first frame. @returns {HTMLVideoElement} */
+  /** Creates the muted clip over the first frame. @returns {HTMLVideoElement} */
   show() {
     if (this.video) return this.video;
     this.video = element("video", { playsinline: true, "aria-hidden": "true", tabindex: -1 });

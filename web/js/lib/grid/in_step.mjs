@@ -1,7 +1,7 @@
 // @ts-check
-/** Clips that play in step: they begin together, and again when the longest has ended. */
+/** Plays clips in sync: all start together, and again after the longest has ended. */
 
-/** Milliseconds that the first round waits for clips to load; one that loads later joins the next round. */
+/** Milliseconds that the first round waits for clips to load; a slower clip joins the next round. */
 const GATHER = 600;
 
 export class InStep {

@@ -1,5 +1,5 @@
 // @ts-check
-/** One preview of the grid at full size, with the base model's clip of the same prompt next to it. */
+/** One preview of the grid at full size, next to the base model's clip of the same prompt. */
 
 import { button, element, fill, mark, write } from "../page/dom.mjs";
 import { t } from "../page/words.mjs";
@@ -91,7 +91,7 @@ export class Large {
       playsinline: true,
       autoplay: !matchMedia("(prefers-reduced-motion: reduce)").matches,
       "aria-label": caption,
-      // From the first frame together: clips of one length stay side by side by themselves.
+      // All restart together; clips of equal length then stay synchronous.
       onloadeddata: () => {
         for (const one of this.clips.querySelectorAll("video")) one.currentTime = 0;
       },

@@ -1,21 +1,21 @@
 // @ts-check
-/** First frames of clips, read a few at a time: a page with hundreds of clips never loads more than that at once. */
+/** Loads first frames of clips, a few at a time, because a page may have hundreds of clips. */
 
-/** How many clips are read at once. */
+/** Maximum number of clips that load at once. */
 export const AT_ONCE = 4;
-/** Milliseconds until a clip that does not load makes way for the next. */
+/** Milliseconds after which loading a clip is given up. */
 const PATIENCE = 20_000;
-/** A little into the clip: the first frame of a fade is black. */
+/** Fragment of an address: 0.1 s into the clip, because the first frame of a fade-in is black. */
 const STILL = "#t=0.1";
 
 /** @typedef {{ taken: (video: HTMLVideoElement) => void, failed: () => void }} Wanted */
 
 export class Posters {
-  /** Addresses that wait, oldest first. @type {Map<string, Wanted>} */
+  /** Addresses in the queue, oldest first. @type {Map<string, Wanted>} */
   #waiting = new Map();
   #reading = 0;
 
-  /** @param {() => HTMLVideoElement} make an element that is not on the page */
+  /** @param {() => HTMLVideoElement} make creates an element outside the page */
   constructor(make) {
     this.make = make;
   }

@@ -1,7 +1,7 @@
 // @ts-check
 /**
- * All previews of a run on one page: prompts by saved steps, in a dialog over the page. First frames are read as they
- * come into view; a clip plays while it is pointed at, or all in view in step.
+ * All previews of a run in a dialog: a row per prompt, a column per step. First frames load when they come into view. A clip
+ * plays under the mouse pointer; a button plays all clips in view in sync.
  */
 
 import { button, element, fill, mark, write } from "../page/dom.mjs";
@@ -19,15 +19,15 @@ import { neighbour, tableOf } from "./table.mjs";
  * @typedef {import("../page/routes.mjs").Detail} Detail
  * @typedef {{ row: number, column: number }} Place
  * @typedef {{ routes: import("../page/routes.mjs").Routes, address: (path: string) => string,
- *   used?: (step: number) => void }} Page `address` makes a route's path one that a video element can load; `used` is
- *   told which step became the run's LoRA
+ *   used?: (step: number) => void }} Page `address` turns a route's path into an address for a video element; `used` is
+ *   called with the step that became the run's LoRA
  */
 
-/** Milliseconds between two looks at a run that trains. */
+/** Milliseconds between two reads of a running run. */
 const LOOK = 4000;
-/** Clips that play at once at most; browsers refuse more than some 75. */
+/** Maximum number of playing clips; browsers allow about 75. */
 const MOST_PLAYING = 40;
-/** Milliseconds of pointing after which a clip plays. */
+/** Milliseconds under the mouse pointer after which a clip plays. */
 const POINTED = 120;
 /** @type {Record<string, [number, number]>} */
 const KEYS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
@@ -44,13 +44,13 @@ export function showPreviews(run, page) {
 export class SamplesGrid {
   /** @type {import("./table.mjs").Table} */
   #table = { columns: [], rows: [] };
-  /** By the ids of samples. @type {Map<string, Cell>} */
+  /** Cells by sample id. @type {Map<string, Cell>} */
   #cells = new Map();
   /** @type {WeakMap<Element, Cell>} */
   #byElement = new WeakMap();
-  /** Cells in view, the only ones that play. @type {Set<Cell>} */
+  /** Cells in view; the others do not play. @type {Set<Cell>} */
   #seen = new Set();
-  /** The cell the keyboard is at, and that is shown large. @type {Place} */
+  /** The cell with the keyboard focus, which is also shown large. @type {Place} */
   #at = { row: 0, column: 0 };
   /** @type {Detail | null} */
   #detail = null;
@@ -58,7 +58,7 @@ export class SamplesGrid {
   #drawn = "";
   #timer = 0;
   #pointing = 0;
-  /** The clip that is pointed at. @type {Cell | null} */
+  /** The cell under the mouse pointer. @type {Cell | null} */
   #pointed = null;
   #inStep = new InStep();
   #posters = new Posters(() => {
@@ -138,7 +138,7 @@ export class SamplesGrid {
     );
   }
 
-  /** Read the run; one that trains is read again after a while. */
+  /** Reads the run, and schedules the next read of a running run. */
   async read() {
     clearTimeout(this.#timer);
     try {
@@ -176,7 +176,7 @@ export class SamplesGrid {
     if (this.large.shown) this.#enlarge(this.#at);
   }
 
-  /** How to use what is shown. */
+  /** Help on the keys and the mouse. */
   #explain() {
     if (!this.#cells.size) this.#say(t("This run has no clips."));
     else if (this.large.shown) this.#say(t("Arrow keys go through steps and prompts."));
@@ -217,7 +217,7 @@ export class SamplesGrid {
     return made;
   }
 
-  /** Where a clip is now: a run that trains gets columns. @param {Sample} sample @returns {Place | null} */
+  /** The current cell of a clip; a running run gets further columns. @param {Sample} sample @returns {Place | null} */
   #placeOf({ id }) {
     const row = this.#table.rows.findIndex(({ cells }) => cells.some((one) => one?.id === id));
     if (row < 0) return null;
@@ -250,7 +250,7 @@ export class SamplesGrid {
 
   /** @param {KeyboardEvent} event */
   #key(event) {
-    event.stopPropagation(); // the canvas has keys of its own
+    event.stopPropagation(); // keeps the key from the canvas's shortcuts
     const isWinding = event.target instanceof HTMLVideoElement;
     if (event.key in KEYS && !isWinding && !event.altKey && !event.ctrlKey && !event.metaKey) {
       event.preventDefault();
@@ -294,7 +294,7 @@ export class SamplesGrid {
     this.#playSeen();
   }
 
-  /** @param {number} step a saved one, to be the run's LoRA */
+  /** @param {number} step the saved step that becomes the run's LoRA */
   async #use(step) {
     try {
       await this.routes.use(this.run, step);
@@ -330,7 +330,7 @@ export class SamplesGrid {
     this.#playSeen();
   }
 
-  /** Clips in view play, and no other does. */
+  /** Plays the clips in view, and stops all others. */
   #playSeen() {
     const shown = this.#playing && !this.large.shown ? [...this.#seen].slice(0, MOST_PLAYING) : [];
     for (const cell of this.#cells.values()) {

@@ -1,5 +1,5 @@
 // @ts-check
-/** The previews of a run as a table: a row for each prompt, a column for each step that has a preview. Pure. */
+/** The previews of a run as a table: a row for each prompt, a column for each step with a preview. Pure. */
 
 import { t } from "../page/words.mjs";
 import { channels, stops } from "../run/clips.mjs";
@@ -7,14 +7,14 @@ import { short } from "../run/format.mjs";
 
 /**
  * @typedef {import("../page/routes.mjs").Sample} Sample
- * @typedef {{ step: number, saved: boolean, title: string, about: string }} Column `about`: what is known of the step
+ * @typedef {{ step: number, saved: boolean, title: string, about: string }} Column `about`: facts of the step
  * @typedef {{ title: string, text: string, cells: (Sample | null)[] }} Row `text`: the prompt; a cell for each column
  * @typedef {{ columns: Column[], rows: Row[] }} Table
  */
 
 /**
- * The first column has the base model's clips, where there are any. The same prompt, seed and strength is one row, also
- * of clips that Validate Video rendered.
+ * The first column has the base model's clips, if any. Clips of the same prompt, seed and strength share a row, including
+ * clips of Validate Video.
  * @param {Sample[]} samples in the server's order
  * @param {{ step: number, eval_loss?: number | null }[]} saves
  * @param {number | null} best the suggested step
@@ -41,7 +41,7 @@ function stepName(step) {
 }
 
 /**
- * The next cell with a clip in a direction; the same place where there is none.
+ * The next cell with a clip in a direction; the same cell if there is none.
  * @param {Table} table
  * @param {{ row: number, column: number }} from
  * @param {number} down rows

@@ -10,12 +10,12 @@ import { WIDGET } from "./widget.mjs";
 /** @typedef {import("./graph.mjs").GraphNode} GraphNode */
 
 const PANEL = "wan_trainer_panel";
-/** The panel as a workflow calls it, and as it was called when an app was saved. */
+/** Name of the panel in a workflow, and pattern of its names in saved apps. */
 const NAMES = new RegExp(`^(${PANEL}|${WIDGET}_\\d+)$`);
 
 /**
- * @param {any} extra of the graph that was loaded
- * @param {GraphNode} node that was loaded, with a panel or card
+ * @param {any} extra of the loaded graph
+ * @param {GraphNode} node a loaded one, with a panel or card
  */
 export function namePanel(extra, node) {
   const inputs = extra?.linearData?.inputs;
@@ -24,7 +24,7 @@ export function namePanel(extra, node) {
   for (const input of inputs) {
     if (!Array.isArray(input) || !NAMES.test(String(input[1]))) continue;
     const [graph, id, ...more] = String(input[0]).split(":");
-    // Written by hand: a node id; saved by the page: graph, node and name of the widget.
+    // Handwritten entries have a node id; the page saves graph, node and widget name.
     if (more.length) {
       if (id !== String(node.id)) continue;
       input[0] = [graph, id, shown].join(":");

@@ -1,5 +1,5 @@
 // @ts-check
-/** Elements of the page. Every text goes in as text: nothing a file, a server or a person wrote can become markup. */
+/** Creates elements of the page. Texts are always text nodes, never parsed as HTML. */
 
 /**
  * @typedef {string | Node | null | undefined} Child
@@ -28,7 +28,7 @@ export function element(tag, properties = {}, ...children) {
 }
 
 /**
- * Replace the children.
+ * Replaces the children.
  * @param {Element} place
  * @param {Child[]} children
  */
@@ -38,7 +38,7 @@ export function fill(place, ...children) {
 }
 
 /**
- * Write a text, when it differs: an unchanged page costs no layout.
+ * Sets a text if it differs; an unchanged text costs no layout.
  * @param {Element} place
  * @param {string} text
  */
@@ -49,21 +49,21 @@ export function write(place, text) {
 const LONG_WORD = 14;
 
 /**
- * Write a name that has room in several lines: it is broken where its words end, never inside of one.
+ * Writes a name that may wrap: it breaks between words, never inside a word.
  * @param {Element} place
  * @param {string} name
  */
 export function writeName(place, name) {
   if (place.textContent === name) return;
   const parts = wordsOf(name).flatMap((word) => [
-    // A longer one has no room in a line of its own.
+    // A longer word does not fit in one line.
     word.length > LONG_WORD ? word : element("span", { class: "wan-word" }, word),
     element("wbr"),
   ]);
   fill(place, ...parts);
 }
 
-/** Words of a name, what parts them behind each: `5e-05` is one. @param {string} name @returns {string[]} */
+/** Splits a name into words, each with its separator; `5e-05` is one word. @param {string} name @returns {string[]} */
 export function wordsOf(name) {
   return name.match(/\d[\d.]*e-\d+_?|[^_\s-]*[_\s-]|[^_\s-]+/g) ?? [];
 }
@@ -78,7 +78,7 @@ export function mark(place, name, value) {
 }
 
 /**
- * A button that keeps its focus and its name while it can do nothing.
+ * A button that keeps focus and name while it is disabled (aria-disabled).
  * @param {string} text
  * @param {string} title
  * @param {(event: Event) => void} press
@@ -114,10 +114,10 @@ export function toggle(text, title, on, changed) {
 }
 
 /**
- * Ask for confirmation in `place`; Escape answers no, which has the focus.
+ * Asks for confirmation in `place`; "no" has the focus, and Escape chooses it.
  * @param {HTMLElement} place
- * @param {{ label: string, words: HTMLElement, no: HTMLElement, yes?: HTMLElement, refused: () => void }} asked `yes` is omitted where
- *   nothing can go
+ * @param {{ label: string, words: HTMLElement, no: HTMLElement, yes?: HTMLElement, refused: () => void }} asked without `yes` if
+ *   there is nothing to confirm
  */
 export function ask(place, { label, words, no, yes, refused }) {
   yes?.classList.add("wan-for-good");

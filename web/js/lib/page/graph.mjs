@@ -1,8 +1,8 @@
 // @ts-check
-/** Nodes of the canvas, those inside subgraphs too. Pure. */
+/** Nodes of the canvas, including subgraphs. Pure. */
 
 /**
- * What the page's graphs and nodes have that this pack uses.
+ * The members of LiteGraph's graphs and nodes that this pack uses.
  * @typedef {{ id?: string, nodes?: GraphNode[], _nodes?: GraphNode[], getNodeById: (id: number) => GraphNode | null,
  *   add?: Function, trigger?: Function, beforeChange?: Function, afterChange?: Function, canvasAction?: Function }} Graph
  * @typedef {{ id: number, comfyClass?: string, hideOutputImages?: boolean, title?: string, onDrawBackground?: Function, graph?: Graph,
@@ -16,7 +16,7 @@
  */
 
 /**
- * The node an id names, or null. Inside subgraphs the id is a path such as "3:1".
+ * The node with an id, or null. Inside subgraphs the id is a path such as "3:1".
  * @template {{ subgraph?: { getNodeById: (id: number) => T | null } }} T
  * @param {{ getNodeById: (id: number) => T | null } | undefined} root
  * @param {string | number} id
@@ -34,7 +34,7 @@ export function findNode(root, id) {
 }
 
 /**
- * All nodes of a graph, those inside subgraphs too.
+ * All nodes of a graph, including subgraphs.
  * @template {{ subgraph?: { nodes?: T[], _nodes?: T[] } }} T
  * @param {{ nodes?: T[], _nodes?: T[] } | undefined} root
  * @returns {Generator<T>}
@@ -47,7 +47,7 @@ export function* nodes(root) {
 }
 
 /**
- * All nodes of a graph with the ids that messages use: inside subgraphs a path such as "3:1".
+ * All nodes of a graph with their ids in messages; inside subgraphs the id is a path such as "3:1".
  * @template {{ id: number | string, subgraph?: { nodes?: T[], _nodes?: T[] } }} T
  * @param {{ nodes?: T[], _nodes?: T[] } | undefined} root
  * @param {string} before path of the subgraph
@@ -77,7 +77,7 @@ export function asOneStep({ graph }, task) {
 }
 
 /**
- * Turn a widget as a person does; false where the node has none of that name.
+ * Sets a widget and calls its callback, as user input does; false if the node has no such widget.
  * @param {GraphNode} node
  * @param {string} name
  * @param {string | number} value
@@ -92,9 +92,9 @@ export function turn(node, name, value) {
 }
 
 /**
- * Writes the present heights of nodes into what the page has recorded. A node grows when a text comes late; without this
- * the next event of the page records the growth as a step of undo.
- * @param {any} state the page's record of the graph, as its last step left it
+ * Writes the current heights of nodes into the page's undo state. A node grows when a text arrives late; without this, the
+ * page would record the growth as a step of undo.
+ * @param {any} state the page's undo state of the graph
  * @param {Iterable<GraphNode>} grown
  */
 export function recordHeights(state, grown) {

@@ -36,13 +36,13 @@ export const OURS = [
  * @typedef {{ type?: string, inputs?: { type?: unknown }[], outputs?: { type?: unknown }[] }} SavedNode
  */
 
-/** Our nodes by short id, as far as they have a second one. @type {Map<string, Definition>} */
+/** Our nodes with a second id, by short id. @type {Map<string, Definition>} */
 const ours = new Map();
-/** Whose node a short id is, when it is not ours. @type {Map<string, Definition>} */
+/** Other packs' nodes that use one of our short ids. @type {Map<string, Definition>} */
 const taken = new Map();
 
 /**
- * Learn whose the ids are, and show the second id of a node in menus where its first is taken, and only there.
+ * Finds the owners of the ids. A menu shows a node's second id only if another pack uses the first one.
  * @param {Record<string, Definition>} definitions all nodes of the server, before the page registers them
  */
 export function learnIds(definitions) {
@@ -58,7 +58,7 @@ export function learnIds(definitions) {
   }
 }
 
-/** @returns {{ id: string, pack: string }[]} short ids that another pack has, and the folder of that pack */
+/** @returns {{ id: string, pack: string }[]} short ids that another pack uses, and its folder */
 export function takenIds() {
   return [...taken].flatMap(([id, { python_module: module }]) =>
     module ? [{ id, pack: module.split(".").slice(1).join(".") || module }] : [],
@@ -66,7 +66,7 @@ export function takenIds() {
 }
 
 /**
- * The short id of a class of ours; of another pack's class of that id nothing, of any other class its name.
+ * The short id of one of our classes; empty for another pack's class with that id; otherwise the class name.
  * @param {unknown} type
  * @returns {string}
  */
@@ -76,13 +76,13 @@ export function shortId(type) {
   return taken.has(name) ? "" : name;
 }
 
-/** @param {{ comfyClass?: string }} node @returns {string} its short id, if it is ours */
+/** @param {{ comfyClass?: string }} node @returns {string} short id of one of our nodes, else empty */
 export function kindOf(node) {
   return shortId(node.comfyClass);
 }
 
 /**
- * The widgets of a node of ours, in order, with their options from the server.
+ * The widgets of one of our nodes, in order, with their options from the server.
  * @param {string} short
  * @returns {Record<string, Record<string, unknown>>}
  */
@@ -91,13 +91,13 @@ export function widgetsOf(short) {
   return Object.fromEntries(specs.filter(([, options]) => Object.hasOwn(options, "default")));
 }
 
-/** @param {{ comfyClass?: string }} node whether one of ours has such widgets */
+/** Whether a node is ours. @param {{ comfyClass?: string }} node */
 export function isOurs(node) {
   return OURS.includes(kindOf(node));
 }
 
 /**
- * Give the nodes of a saved workflow the ids they have here, subgraphs too: ours are known by their sockets.
+ * Changes the ids in a saved workflow, including subgraphs, to this server's ids. Our nodes are recognised by their sockets.
  * @param {any} workflow
  */
 export function renameNodes(workflow) {
@@ -109,7 +109,7 @@ export function renameNodes(workflow) {
 }
 
 /**
- * The same for a graph in API format, whose nodes are known by the names of their inputs.
+ * The same for a graph in API format; our nodes are recognised by their input names.
  * @param {any} graph
  */
 export function renameClasses(graph) {
@@ -125,9 +125,9 @@ export function idHere(short) {
 }
 
 /**
- * The short id of a saved node that is ours; nothing for any other.
+ * The short id of a saved node if it is ours, else empty.
  * @param {unknown} type
- * @param {(own: Definition, other: Definition) => boolean} fits whether it is ours and not another pack's of that id
+ * @param {(own: Definition, other: Definition) => boolean} fits whether it is ours, not the other pack's node of that id
  */
 function ownShortId(type, fits) {
   if (typeof type !== "string") return "";
@@ -165,13 +165,13 @@ function list(value) {
   return Array.isArray(value) ? value : [];
 }
 
-/** Under which name a tab remembers what it has said. */
+/** Key in sessionStorage of the shown message. */
 const SAID = "wan_trainer.taken";
 
 /**
- * Say once in each tab of the browser who took which ids.
+ * Shows, once per browser tab, which packs use our ids.
  * @param {string} summary heading of the message
- * @param {{ add(message: object): void } | undefined} toast where the page shows messages
+ * @param {{ add(message: object): void } | undefined} toast ComfyUI's toast manager
  */
 export function sayWhoTookIds(summary, toast) {
   const lines = takenIds().map(({ id, pack }) =>

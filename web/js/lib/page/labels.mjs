@@ -1,7 +1,7 @@
 // @ts-check
 /**
- * Adds translated widget labels to ids in sentences of the server: in Chinese the widget reads 触发词, so `trigger_word`
- * alone names nothing on the page. Only ids with an underscore, which are no words of a sentence. Pure.
+ * Adds translated widget labels to widget ids in server sentences: in Chinese the label is 触发词, so a user cannot find
+ * `trigger_word`. Only for ids with an underscore, because other ids may be ordinary words. Pure.
  */
 
 import { OURS } from "./ids.mjs";
@@ -18,13 +18,13 @@ const TOGETHER = {
   ko: (label, id) => `${label}(${id})`,
 };
 
-/** An id outside of file names, paths, quotes, assignments, and brackets after its label. */
+/** An id outside of file names, paths, quotes, assignments, and brackets after a label. */
 const ID =
   /(?<![\w./\\:*\x22\x27\x60{（(-])[a-z0-9]+(?:_[a-z0-9]+)+(?![\w/\\*\x22\x27\x60}=-]|\.\w)/g;
 
 /**
- * Names of widgets, in place of those known so far.
- * @param {any} nodeDefs of one language, as `/i18n` gives them; others' nodes do not count
+ * Replaces the known widget labels.
+ * @param {any} nodeDefs of one language, from `/i18n`; other packs' nodes are skipped
  * @param {string} language
  */
 export function learnLabels(nodeDefs, language) {
@@ -39,7 +39,7 @@ export function learnLabels(nodeDefs, language) {
   }
 }
 
-/** A sentence in which widgets are called as the page calls them. @param {string} text @returns {string} */
+/** Adds labels to the widget ids in a sentence. @param {string} text @returns {string} */
 export function withLabels(text) {
   if (!labels.size) return text;
   return text.replace(ID, (id) => {

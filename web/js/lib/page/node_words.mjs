@@ -7,19 +7,19 @@
 import { OURS, PREFIX } from "./ids.mjs";
 
 /**
- * @typedef {Object} Messages the part of vue-i18n that is used here
+ * @typedef {Object} Messages the used part of vue-i18n
  * @property {string[]} availableLocales
  * @property {(locale: string, messages: any) => void} setLocaleMessage
  * @property {(locale: string, messages: any) => void} mergeLocaleMessage
- * @property {(key: string, locale: string) => boolean} te whether a text is known in a language
+ * @property {(key: string, locale: string) => boolean} te whether a language has a text
  */
 
-/** A text that every language of this pack has here, and none of the page's own files. */
+/** A key that all languages of this pack have, and ComfyUI's own files do not. */
 const KNOWN_BY = `nodeDefs.${PREFIX}TrainLoRA.display_name`;
 
 /**
- * The page's translations; null where this frontend has them elsewhere.
- * @param {any} vueApp what Vue notes at the element it was mounted on
+ * The page's vue-i18n object; null if this frontend has it elsewhere.
+ * @param {any} vueApp Vue's app object at its mount element
  * @returns {Messages | null}
  */
 export function findMessages(vueApp) {
@@ -32,9 +32,9 @@ export function findMessages(vueApp) {
 }
 
 /**
- * Merge `words` now, and after every language that is loaded later, wherever ours are missing.
+ * Merges `words` now, and again after each loaded language, if they are missing then.
  * @param {Messages} messages
- * @param {Record<string, any>} words by language, as `/i18n` gives them
+ * @param {Record<string, any>} words by language, from `/i18n`
  */
 export function keepMerged(messages, words) {
   const merge = (/** @type {string} */ locale) => {
@@ -51,7 +51,7 @@ export function keepMerged(messages, words) {
 }
 
 /**
- * The words of our nodes under their second ids too.
+ * Adds the translations of our nodes under their second ids.
  * @param {Record<string, any>} words by language
  */
 function withSecondIds(words) {
@@ -66,7 +66,7 @@ function withSecondIds(words) {
 }
 
 /**
- * To be awaited before the page registers nodes. Without an answer, or in a page built another way, nothing happens.
+ * Await it before the page registers nodes. It does nothing without a response, or if the frontend differs.
  * @param {any} vueApp
  * @param {(path: string) => Promise<Response>} fetchApi
  */
@@ -81,7 +81,7 @@ export async function keepNodeWords(vueApp, fetchApi) {
 }
 
 /**
- * Translates the placeholder of an empty text box, which the canvas sets to the input's id; an example may follow it.
+ * Translates the placeholder of a text box. The canvas sets it to the input's id; an example may follow.
  * @param {{ widgets?: any[] }} node
  */
 export function nameTextBoxes(node) {

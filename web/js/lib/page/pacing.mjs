@@ -1,18 +1,18 @@
 // @ts-check
 /** Rate limits: one draw per animation frame, one request at a time. Pure but for its timers. */
 
-/** Draws each thing at most once per animation frame. */
+/** Calls each draw function at most once per animation frame. */
 export class Frames {
   /** @param {(draw: () => void) => void} request usually requestAnimationFrame */
   constructor(request) {
     this.request = request;
     /** @type {Set<() => void>} */
     this.waiting = new Set();
-    /** What was drawn in this frame, while it lasts. @type {Set<() => void> | null} */
+    /** Functions called in the current frame; null between frames. @type {Set<() => void> | null} */
     this.drawn = null;
   }
 
-  /** @param {() => void} draw the same function each time, so that it is known again */
+  /** @param {() => void} draw must be the same function object each time */
   ask(draw) {
     if (!this.waiting.size) this.request(() => this.run());
     this.waiting.add(draw);
@@ -38,12 +38,12 @@ export class Frames {
 }
 
 /**
- * Runs asynchronous work on request, never twice at once and at most once in `gap` milliseconds. A request meanwhile
+ * Runs asynchronous work on request, never twice at once, and at most once in `gap` milliseconds. A request during the work
  * runs it once more. Failed work is retried with growing pauses.
  */
 export class Follower {
   /**
-   * @param {() => Promise<boolean | void>} work true when there is more to do at once
+   * @param {() => Promise<boolean | void>} work resolves to true to run again at once
    * @param {{ gap?: number, now?: () => number, later?: (task: () => void, ms: number) => unknown,
    *   failed?: (error: unknown) => void }} options
    */
@@ -54,7 +54,7 @@ export class Follower {
     this.later = (/** @type {() => void} */ task, /** @type {number} */ ms) => later(task, ms);
     this.failed = failed;
     this.began = Number.NEGATIVE_INFINITY;
-    /** idle, waiting for its time, or busy. */
+    /** idle, waiting for the gap, or busy. */
     this.state = "idle";
     this.again = false;
     this.failures = 0;

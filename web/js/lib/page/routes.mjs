@@ -1,5 +1,5 @@
 // @ts-check
-/** The routes of the pack, as functions. Ids are never paths; requests that change something send our header. */
+/** The pack's HTTP routes as functions. Ids are never paths; requests that modify something send the pack's header. */
 
 import { learnSentences } from "./server_sentences.mjs";
 import { t } from "./words.mjs";
@@ -7,7 +7,7 @@ import { t } from "./words.mjs";
 /**
  * @typedef {{ now?: number | null, peak?: number | null, predicted?: number | null, total?: number | null }} Memory
  * @typedef {Memory & { rank?: number | null, host?: string, device: string, name?: string, busy?: number | null, silent?: number | null }} Device
- *   of a rank: `busy`: percent, `silent`: seconds since its rank was heard
+ *   `busy`: utilization in per cent; `silent`: seconds since its rank's last sign of life
  * @typedef {{ id: string, state: string, step: number, steps: number, reached?: number | null, reason?: string, updated?: number,
  *   loss?: number | null, eval_loss?: number | null, eval_step?: number | null, eval_held_out?: boolean | null, eval_expert?: string,
  *   eval_best?: number | null, eval_best_step?: number | null,
@@ -22,7 +22,7 @@ import { t } from "./words.mjs";
  */
 
 const BASE = "/wan_trainer/runs";
-/** As long as a refusal of the engine may be (wan_core/errors.py). */
+/** Maximum length of a refusal (wan_core/errors.py). */
 const LONGEST_MESSAGE = 1500;
 
 export class Routes {
@@ -46,14 +46,14 @@ export class Routes {
   }
 
   /**
-   * The lines of a run from `since` on; of early steps only the numbers that charts show.
+   * The lines of a run's metrics from number `since`; early steps only have the numbers of charts.
    * @param {string} run @param {number} since @returns {Promise<import("../run/history.mjs").Answer>}
    */
   metrics(run, since) {
     return this.get(`${place(run)}/metrics?since=${since}&thin=1`);
   }
 
-  /** The same lines in full. @param {string} run @param {number} since @returns {Promise<import("../run/history.mjs").Answer>} */
+  /** The same lines with all numbers. @param {string} run @param {number} since @returns {Promise<import("../run/history.mjs").Answer>} */
   lines(run, since) {
     return this.get(`${place(run)}/metrics?since=${since}`);
   }
@@ -63,7 +63,7 @@ export class Routes {
     return String((await this.get(`${place(run)}/log`)).text ?? "");
   }
 
-  /** What deleting the run frees. @param {string} run @returns {Promise<number | null>} */
+  /** Bytes that deleting the run frees. @param {string} run @returns {Promise<number | null>} */
   async bytes(run) {
     return (await this.get(`${place(run)}/bytes`)).bytes ?? null;
   }
@@ -83,7 +83,7 @@ export class Routes {
     return this.post(`${place(run)}/${action}`, {});
   }
 
-  /** @param {string} run @param {number} step a saved one, to be published as the run's LoRA */
+  /** @param {string} run @param {number} step the saved step to publish as the run's LoRA */
   use(run, step) {
     return this.post(`${place(run)}/use`, { step });
   }
@@ -93,17 +93,17 @@ export class Routes {
     return this.post(`${place(run)}/delete`, { confirm: run });
   }
 
-  /** Size of the cache, and of the entries that no run needs. @returns {Promise<{ bytes: number, spare: number }>} */
+  /** Bytes of the cache, and of the entries that no run needs. @returns {Promise<{ bytes: number, spare: number }>} */
   cached() {
     return this.get("/wan_trainer/cache");
   }
 
-  /** Delete the cached clips that nothing needs. @returns {Promise<{ freed: number }>} */
+  /** Deletes the cached clips that no run needs. @returns {Promise<{ freed: number }>} */
   trimCache() {
     return this.post("/wan_trainer/cache/trim", { confirm: true });
   }
 
-  /** @param {object} asked what a training is made of @returns {Promise<import("../fit/sentences.mjs").Plan>} */
+  /** @param {object} asked the training (fit/asked.mjs) @returns {Promise<import("../fit/sentences.mjs").Plan>} */
   plan(asked) {
     return this.post("/wan_trainer/plan", asked);
   }
@@ -113,17 +113,17 @@ export class Routes {
     return this.post("/wan_trainer/import", { files });
   }
 
-  /** @param {string} scan @param {{ clip: number, before: string, text: string }} asked `before`: what the page saw */
+  /** @param {string} scan @param {{ clip: number, before: string, text: string }} asked `before`: the caption on the page */
   caption(scan, asked) {
     return this.post(`${scanPlace(scan)}/caption`, asked);
   }
 
-  /** @param {string} scan @param {{ find: string, by: string, captions: number, places: number }} asked as counted before */
+  /** @param {string} scan @param {{ find: string, by: string, captions: number, places: number }} asked with the search's counts */
   replace(scan, asked) {
     return this.post(`${scanPlace(scan)}/replace`, asked);
   }
 
-  /** @param {string} scan @param {number} change of captions, to be put back */
+  /** @param {string} scan @param {number} change number of the change to undo */
   undo(scan, change) {
     return this.post(`${scanPlace(scan)}/undo`, { change });
   }
@@ -143,7 +143,7 @@ export class Routes {
 }
 
 /**
- * Where a clip is fetched: made from the ids alone, whatever address the server's answer names.
+ * Address of a clip, built from the ids alone, independent of addresses in the server's response.
  * @param {string} run
  * @param {string} sample
  */
@@ -151,7 +151,7 @@ export function samplePath(run, sample) {
   return `${place(run)}/samples/${encodeURIComponent(sample)}`;
 }
 
-/** Where captions of a scan are read. @param {string} scan @param {{ clip: number } | { text: string }} which */
+/** Route of a scan's captions. @param {string} scan @param {{ clip: number } | { text: string }} which */
 export function captionsPath(scan, which) {
   const query = new URLSearchParams(
     Object.entries(which).map(([name, value]) => [name, `${value}`]),
@@ -182,7 +182,7 @@ async function answer(response) {
   try {
     data = JSON.parse(text);
   } catch {
-    // An error page, or nothing: the status says enough.
+    // An error page or an empty body: the HTTP status is enough.
   }
   for (const one of [data, ...(data?.records ?? [])]) learnSentences(one?.sentences);
   if (response.ok) return data ?? {};

@@ -9,21 +9,21 @@ import { withLabels } from "./labels.mjs";
 import { inOneText, isTranslated, t } from "./words.mjs";
 
 /**
- * @typedef {{ template: string, values: Record<string, string | string[]> }} Sentence a value may be the text of another one
- * @typedef {{ what: string, good: number | null, again: string, helps: string[], ifAgain: boolean }} Failure `good`: the last step that
- *   is good, 0 for none, where it says so; `again`: what the same run would do; `ifAgain`: nothing need be done the first time
+ * @typedef {{ template: string, values: Record<string, string | string[]> }} Sentence a value may be another sentence's text
+ * @typedef {{ what: string, good: number | null, again: string, helps: string[], ifAgain: boolean }} Failure `good`: the last
+ *   good step, 0 for none, null if unknown; `again`: effect of running again; `ifAgain`: remedies only if it fails again
  */
 
-/** Cached translations: a panel shows the same sentences repeatedly. */
+/** Maximum number of cached translations; a panel shows the same sentences repeatedly. */
 const KEPT = 2000;
-/** Nesting limit of sentences in the holes of others. */
+/** Nesting limit of sentences as values of others. */
 const DEPTH = 5;
 const HOLES = /\{\w+\}/g;
 
 /** @type {Map<string, Sentence>} */
 const known = new Map();
 
-/** Templates and values by text. @param {any} sentences as a message of the server has them, if it has any */
+/** Stores templates and values by text. @param {any} sentences of a server message, or undefined */
 export function learnSentences(sentences) {
   for (const [text, { template, values }] of Object.entries(sentences ?? {})) {
     known.delete(text);
@@ -67,16 +67,16 @@ function templateOf(text) {
   return known.get(text)?.template ?? text;
 }
 
-/** A value of a sentence; empty without one of that name. @param {string} text @param {string} name @returns {any} */
+/** A value of a sentence; empty if it has none of that name. @param {string} text @param {string} name @returns {any} */
 function valueIn(text, name) {
   return known.get(text)?.values[name] ?? "";
 }
 
-/** Why a run ended, in parts (wan_core/errors.py: failure). @param {string} text @returns {Failure} */
+/** The parts of a failure's sentence (wan_core/errors.py: failure). @param {string} text @returns {Failure} */
 export function failureOf(text) {
   const remedies = valueIn(text, "remedies");
   const stands = valueIn(text, "stands");
-  const isInParts = /^\{what\}( \{\w+\})*$/.test(templateOf(text)); // a refusal may begin with a hole of that name
+  const isInParts = /^\{what\}( \{\w+\})*$/.test(templateOf(text)); // other refusals may also begin with {what}
   return {
     what: isInParts ? valueIn(text, "what") : text,
     good: stands ? Number(valueIn(stands, "step")) : null,
@@ -87,7 +87,7 @@ export function failureOf(text) {
 }
 
 /**
- * The setting by which a remedy starts a new run; empty where the run resumes.
+ * The setting by which a remedy starts a new run; empty if the run resumes.
  * @param {string} text @returns {string}
  */
 export function inANewRun(text) {

@@ -13,8 +13,8 @@ export const DATASET_FOLDER = "WanTrainer.NewNodes.DatasetFolder";
 export const RUN_FOLDER = "WanTrainer.NewNodes.RunFolder";
 
 /**
- * As an extension declares them.
- * @param {(theme: unknown) => void} themed told the theme of charts, when it is read and when it changes
+ * The settings in the format of a ComfyUI extension.
+ * @param {(theme: unknown) => void} themed called with the theme of charts, at the start and after changes
  */
 export function settings(themed) {
   const category = (/** @type {string} */ group, /** @type {string} */ name) => [
@@ -58,15 +58,15 @@ export function settings(themed) {
   ];
 }
 
-/** The widget each default goes into, by class of node. */
+/** Class of node -> the widget that gets the default. */
 const DEFAULTS = Object.freeze({
   WanVideoDataset: { widget: "folder", setting: DATASET_FOLDER },
   TrainLoRA: { widget: "run_name", setting: RUN_FOLDER },
 });
 
 /**
- * Give a node that was just made the folder people set for new ones. What is loaded afterwards, a workflow's value or a
- * copied node's, takes its place. A menu that does not have the folder keeps its own choice.
+ * Sets the default folder in a new node. A value from a workflow or a copied node, loaded later, replaces it. A menu without
+ * that folder keeps its value.
  * @param {import("./graph.mjs").GraphNode} node
  * @param {Read} read value of a setting
  */
@@ -85,7 +85,7 @@ function offers({ options }, value) {
 }
 
 /**
- * The theme the style sheet knows; anything else is the page's own.
+ * The theme of the style sheet; null for the page's theme.
  * @param {unknown} value
  * @returns {"dark" | "light" | null}
  */
@@ -93,7 +93,7 @@ export function chartTheme(value) {
   return value === "dark" || value === "light" ? value : null;
 }
 
-/** The style sheet knows the themes, and `watchTheme` sees the change. @param {unknown} value of the setting */
+/** Sets the theme attribute, which the style sheet reads and `watchTheme` observes. @param {unknown} value of the setting */
 export function showChartTheme(value) {
   const theme = chartTheme(value);
   if (theme) document.documentElement.dataset.wanChart = theme;

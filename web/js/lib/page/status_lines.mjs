@@ -1,15 +1,15 @@
 // @ts-check
-/** The status line in nodes that work for long and have no panel. */
+/** The status line of long-running nodes without a panel. */
 
 import { element } from "./dom.mjs";
 import { addWidget, makeRoom } from "./widget.mjs";
 import { t } from "./words.mjs";
 
-// Two lines of text, and the 10 pixels the canvas leaves above and below.
+// Two lines of text, plus the canvas's margin of 10 pixels above and below.
 const HEIGHT = 60;
-/** Height for the reason of a failure; a longer one scrolls. */
+/** Height of a failure's text; a longer text scrolls. */
 const FAILED = 120;
-// The page's own colours, so that light and dark themes both read well.
+// Colours of the page's theme.
 const STYLE = `box-sizing: border-box; height: 100%; overflow: hidden; padding: 4px 8px; border-radius: 6px;
   font: 12px/1.35 system-ui, sans-serif; white-space: pre-wrap; overflow-wrap: anywhere;
   color: var(--input-text, #ddd); background: var(--comfy-input-bg, #222);`;
@@ -18,14 +18,14 @@ export class StatusLines {
   /** @param {import("./pacing.mjs").Frames} frames */
   constructor(frames) {
     this.frames = frames;
-    /** Texts that wait for the next frame: the line each belongs to, and its newest text. @type {Map<HTMLElement, string>} */
+    /** Line -> text to show in the next frame. @type {Map<HTMLElement, string>} */
     this.waiting = new Map();
     /** Nodes with a shown failure. @type {Set<import("./graph.mjs").GraphNode>} */
     this.failed = new Set();
     this.draw = this.draw.bind(this);
   }
 
-  /** @param {import("./graph.mjs").GraphNode} node that gets a line */
+  /** Adds a line. @param {import("./graph.mjs").GraphNode} node */
   add(node) {
     const line = element("div", { class: "wan-trainer-status" }, t("Starts with Run."));
     line.style.cssText = STYLE;
@@ -34,7 +34,7 @@ export class StatusLines {
   }
 
   /**
-   * Show a text in a line, with whatever else changes in the same frame.
+   * Shows a text in a line, in the next animation frame.
    * @param {HTMLElement} line
    * @param {string} text
    */
@@ -44,7 +44,7 @@ export class StatusLines {
   }
 
   /**
-   * Says in a node why it failed, until something runs again. Nodes without a line get one then.
+   * Shows in a node why it failed, until the next queue entry starts; adds a line if the node has none.
    * @param {import("./graph.mjs").GraphNode} node
    * @param {string} text
    */
@@ -66,7 +66,7 @@ export class StatusLines {
     return line;
   }
 
-  /** A queue entry has started: earlier failures are cleared. */
+  /** Clears earlier failures, when a queue entry starts. */
   begun() {
     for (const node of this.failed) {
       if (node.wanTrainerFailure) node.wanTrainerFailure.hidden = true;

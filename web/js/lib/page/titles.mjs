@@ -8,10 +8,10 @@ import { t } from "./words.mjs";
 
 /** Property of a node in a template (scripts/generators/make_workflows.py). */
 export const TITLE = "wan_trainer_title";
-/** The same in the language of the page that translated it. */
+/** Property with the translated title. */
 const SHOWN = "wan_trainer_title_shown";
 
-/** @param {import("./graph.mjs").GraphNode} node that was loaded */
+/** @param {import("./graph.mjs").GraphNode} node a loaded one */
 export function translateTitle(node) {
   const { [TITLE]: title, [SHOWN]: before } = node.properties ?? {};
   if (typeof title !== "string" || ![title, before ?? title].includes(node.title)) return;
@@ -25,7 +25,7 @@ export function mark({ properties = {} }, name, value) {
   else delete properties[name];
 }
 
-/** @param {string} title as a template has it; one nobody knows stays as it is */
+/** @param {string} title of a template; an unknown one is returned unchanged */
 function inWords(title) {
   switch (title) {
     case "Read me":

@@ -1,5 +1,5 @@
 // @ts-check
-/** What this pack shows inside a node of the canvas: a DOM widget that LiteGraph and Vue nodes both draw. */
+/** A DOM widget inside a node; LiteGraph and Vue nodes both draw it. */
 
 /**
  * @typedef {import("./graph.mjs").GraphNode} GraphNode
@@ -7,22 +7,22 @@
 
 /** Prefix of the names of our widgets. */
 export const WIDGET = "wan_trainer_status";
-/** Widgets made so far. */
+/** Number of created widgets. */
 let made = 0;
-/** What the canvas leaves free above and below a widget, in pixels. */
+/** Margin of the canvas above and below a widget, in pixels. */
 export const MARGINS = 20;
-/** A size that takes back the gap the canvas adds to every row. */
+/** Height of a hidden row: compensates the gap that the canvas adds to every row. */
 const NO_ROW = () => [0, -4];
 
 /**
- * A widget that only shows. Added last and never saved, so that it shifts no value of a workflow.
+ * Creates a display-only widget. It is added last and never saved, so that it shifts no value of a workflow.
  * @param {GraphNode} node
  * @param {HTMLElement} shown
  * @param {{ least: () => number, most?: () => number, name?: string }} height in pixels, margins included
  */
 export function addWidget(node, shown, { least, most, name = WIDGET }) {
   made += 1;
-  // Vue nodes keep the element of a widget whose node and name stay: in another workflow the ids are the same.
+  // The name is unique: Vue nodes reuse the element of a widget if node id and name are equal, even in another workflow.
   const widget = node.addDOMWidget(`${name}_${made}`, WIDGET, shown, {
     serialize: false,
     hideOnZoom: false,
@@ -38,8 +38,8 @@ export function addWidget(node, shown, { least, most, name = WIDGET }) {
 }
 
 /**
- * Keeps a widget as wide as its node: the page's side panel draws unknown widgets too and leaves its own width in them.
- * Newer frontends have a switch against it.
+ * Keeps a widget as wide as its node: the page's side panel also draws unknown widgets, and sets its own width. Newer
+ * frontends have an option against it.
  * @param {object} widget
  */
 function keepWidth(widget) {
@@ -47,8 +47,7 @@ function keepWidth(widget) {
 }
 
 /**
- * What a node made is shown in its widget: the page draws no picture or clip of its own below it, neither a finished one
- * nor a live one.
+ * Keeps the page from drawing a node's pictures and clips, finished or live, because our widget shows them.
  * @param {GraphNode} node
  */
 export function hideOutputs(node) {
@@ -57,13 +56,13 @@ export function hideOutputs(node) {
 }
 
 /**
- * Room for a widget whose height changes: LiteGraph makes a node higher by itself, and never lower again. What a user made
- * of the height is kept.
+ * Adapts the node's height to a widget of changing height; LiteGraph itself only enlarges nodes. Height that the user added
+ * is kept.
  * @param {any} node
  * @returns {() => void} called when the widget's least height has changed
  */
 export function room(node) {
-  /** The height that a user gave, and the least one when it was last looked at. */
+  /** The user's height, and the minimum height at the last call. */
   let [given, least] = [0, 0];
   return () => {
     const [wide, high] = node.size;
@@ -83,7 +82,7 @@ export function makeRoom(node) {
 }
 
 /**
- * The wheel zooms the canvas above a widget too; Vue nodes hand it on themselves.
+ * Lets the wheel zoom the canvas over a widget; Vue nodes forward the event themselves.
  * @param {any} canvas the page's, if it has one
  * @param {WheelEvent} event
  */
@@ -125,21 +124,21 @@ export function showOnly(node, widgets, wanted) {
     const hidden = !wanted.has(widget.name);
     widget.hidden = hidden;
     if (!Object.hasOwn(widget, "hidden")) continue;
-    // Newer pages keep the first object, older ones notice a new one.
+    // Newer pages keep the first object; older pages need a new one to notice the change.
     widget.options = { ...Object.assign(widget.options ?? {}, { hidden }) };
     if (hidden) widget.computeSize = NO_ROW;
     else delete widget.computeSize;
   }
   if (!turned.some((widget) => Object.hasOwn(widget, "hidden"))) return;
   const all = [...(node.widgets ?? [])];
-  node.widgets = []; // the same list again would be no change
+  node.widgets = []; // assigning the same list would not count as a change
   node.widgets = all;
 }
 
 /**
- * Calls `change`, and makes the node as high as it needs.
+ * Calls `change`, then adapts the node's height.
  * @param {GraphNode} node
- * @param {boolean} exact whether it grows and shrinks by the rows that come and go; else it grows where there is no room
+ * @param {boolean} exact true: the node grows and shrinks with its rows; false: it only grows if its rows do not fit
  * @param {() => void} change
  */
 export function fitted(node, exact, change) {

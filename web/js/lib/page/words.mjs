@@ -28,27 +28,27 @@ export function t(sentence, values = {}) {
 }
 
 /**
- * A sentence about one thing, or that about several: `counted(n, "1 run", "{n} runs")`.
+ * Singular or plural: `counted(n, "1 run", "{n} runs")`.
  * @param {number} n how many; `{n}` in both
  * @param {string} one in English
  * @param {string} several in English
- * @param {Record<string, string | number>} values for other holes
+ * @param {Record<string, string | number>} values of other placeholders
  */
 export function counted(n, one, several, values = {}) {
   return t(n === 1 ? one : several, { ...values, n });
 }
 
 /**
- * Sentences as one text. Chinese and Japanese put no space behind a full stop.
- * @param {(string | false | null | undefined | 0)[]} said empty ones are skipped
+ * Joins sentences to one text. Chinese and Japanese put no space after a full stop.
+ * @param {(string | false | null | undefined | 0)[]} said falsy values are skipped
  */
 export function inOneText(said) {
   return said.filter(Boolean).join(" ").replaceAll("。 ", "。");
 }
 
 /**
- * Translations by English sentence, in place of those known so far.
- * @param {unknown} translations anything but texts is skipped
+ * Replaces the translations, by English sentence.
+ * @param {unknown} translations values that are no texts are skipped
  */
 export function learn(translations) {
   const pairs = Object.entries(translations ?? {}).filter(([, text]) => typeof text === "string");
@@ -56,8 +56,8 @@ export function learn(translations) {
 }
 
 /**
- * Languages to try, best first: the requested one, then its base where the script is the same. Traditional Chinese
- * (`zh-TW`) does not fall back to simplified Chinese (`zh`), Mexican Spanish does to Spanish.
+ * Languages to try, best first: the requested one, then its base language if the script is the same. Traditional Chinese
+ * (`zh-TW`) does not fall back to simplified Chinese (`zh`); Mexican Spanish falls back to Spanish.
  * @param {string} locale as ComfyUI names it: "en", "ja", "zh-TW"
  * @returns {string[]}
  */
@@ -67,12 +67,12 @@ export function wanted(locale) {
     const same = script === new Intl.Locale(language).maximize().script;
     return same ? [locale, language] : [locale];
   } catch {
-    return [locale]; // not a name of a language
+    return [locale]; // not a valid language tag
   }
 }
 
 /**
- * Ask ComfyUI once for the page's language. A page without an answer stays English.
+ * Requests the translations from ComfyUI once. Without a response the page stays English.
  * @param {(path: string) => Promise<Response>} fetchApi
  * @param {string} locale as ComfyUI names it
  */
@@ -87,12 +87,12 @@ export async function loadWords(fetchApi, locale) {
   }
 }
 
-/** Languages besides English that the files of `loadList` have. */
+/** Languages, besides English, with files for `loadList`. */
 const LANGUAGES = ["es", "ja", "ko", "zh"];
 
 /**
- * Longer texts by their English, from a file of the page's language in a folder of web/js. A page that is English, or gets
- * no answer, has none.
+ * Longer texts, English -> translation, from a file of the page's language in a folder of web/js; null for English, or
+ * without a response.
  * @param {(address: URL) => Promise<Response>} fetchFile
  * @param {string} folder
  * @param {string} locale as ComfyUI names it

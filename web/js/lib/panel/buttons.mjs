@@ -7,11 +7,11 @@ import { t } from "../page/words.mjs";
 /** @typedef {"stop" | "save" | "sample" | "open"} Action */
 
 export class Buttons {
-  /** @param {(action: Action, said: string) => void} act `said` is for the user once it is done */
+  /** @param {(action: Action, said: string) => void} act `said`: message for the user after success */
   constructor(act) {
     const press = (/** @type {Action} */ action, /** @type {string} */ said) => () =>
       act(action, said);
-    /** It stands in the headline. */
+    /** The button in the headline. */
     this.stop = button(
       t("Stop and keep"),
       t("Save, stop, and let the graph continue. Press Run again to resume."),

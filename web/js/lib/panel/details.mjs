@@ -1,5 +1,5 @@
 // @ts-check
-/** What the panel folds away: the run's name and last words, stages, numbers, memory, switches of the chart, buttons. */
+/** The panel's folded details: run name, last message, stages, numbers, memory, chart switches, buttons. */
 
 import { element, fill, write } from "../page/dom.mjs";
 import { told } from "../page/server_sentences.mjs";
@@ -7,7 +7,7 @@ import { t } from "../page/words.mjs";
 import { keep, kept } from "./kept.mjs";
 
 const KEY = "details";
-/** Marks that are shown, the newest. */
+/** Number of shown marks, the newest ones. */
 const MOST = 3;
 
 export class Details {
@@ -19,7 +19,7 @@ export class Details {
   constructor({ line, meters, buttons, plot, notifier }, turned) {
     this.name = element("strong", { class: "wan-name" });
     this.marks = new MarksLine();
-    /** Where the line stands that says what Run would do. */
+    /** Container of the line about the effect of Run. */
     this.standing = element("div", {});
     this.element = element(
       "details",

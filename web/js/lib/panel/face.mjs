@@ -1,5 +1,5 @@
 // @ts-check
-/** The layout of the panel: five things, and the details; and the run's data in each. */
+/** The layout of the panel: five parts and the details, filled with the run's data. */
 
 import { element, write } from "../page/dom.mjs";
 import { t } from "../page/words.mjs";
@@ -34,7 +34,7 @@ export class Face {
     this.buttons = new Buttons(act);
     this.suggestion = new SuggestionLine(use);
     this.use = new UseBox(copy);
-    /** Where the fit line stands. */
+    /** Container of the fit bar. */
     this.fit = element("div", {});
     const { meters, buttons } = this;
     this.details = new Details({ line, meters, buttons, plot, notifier }, turned);
@@ -56,7 +56,7 @@ export class Face {
     );
   }
 
-  /** Parts that change their height by themselves. */
+  /** Parts whose height changes without a redraw. */
   get moving() {
     const { details, player, plot, suggestion, trouble, use, fit } = this;
     const lists = [player, suggestion, details, use].map((one) => one.element);
@@ -69,7 +69,7 @@ export class Face {
   }
 
   /**
-   * Everything but the curve.
+   * Draws everything except the curve.
    * @param {{ run: string | null, live: boolean, gone: boolean, noFolder: boolean, detail: Detail | null, history: RunHistory, clock: StageClock,
    *   about: import("../run/line.mjs").About | null }} read
    * @param {number} now milliseconds
@@ -83,7 +83,7 @@ export class Face {
     const fits = !this.fit.querySelector('[data-state="short"]');
     const read = { chip, about, live, detail, history, fits, noFolder };
     const headline = broke ? null : headlineOf(read);
-    // The headline of the box has the same text.
+    // The trouble box has the same headline.
     const isSaid = [t("failed"), t("ComfyUI does not answer.")].includes(this.line.text);
     this.line.draw(headline, isSaid && !this.trouble.element.hidden);
     this.meters.draw(history, detail, clock, now, gone);
@@ -93,13 +93,13 @@ export class Face {
     const hasClips = !this.player.element.hidden;
     this.suggestion.draw(history.suggestion, { inUse, canUse: ended, hasClips });
     this.plot.element.hidden = !history.points;
-    this.fit.hidden = live; // nothing is planned while a run trains
+    this.fit.hidden = live; // no plans are requested while a run trains
     this.use.draw(ended && ["done", "stopped"].includes(detail?.state ?? "") ? detail : null);
     this.details.draw(run, history);
     this.buttons.draw({ run, live, canPreview: detail?.can_preview !== false });
   }
 
-  /** @returns {number | null} the height everything needs at this width; null while it is not on the page */
+  /** @returns {number | null} height of all parts at this width; null if the panel is not on the page */
   measure() {
     const { element: plot, canvas } = this.plot;
     const { element, body, clips } = this;
@@ -108,14 +108,14 @@ export class Face {
 }
 
 export const CHART_MIN = 116;
-// As in the style sheet.
+// The same values as in the style sheet.
 const GAP = 6;
 const PADDING = 8;
 
 /**
- * Height everything needs at this width, with the chart at its least, in CSS pixels.
+ * Height of all parts at this width, with the smallest chart, in CSS pixels.
  * @param {{ element: HTMLElement, body: HTMLElement, clips: HTMLElement, plot: HTMLElement, canvas: HTMLElement }} parts
- * @returns {number | null} null while it is not on the page
+ * @returns {number | null} null if the panel is not on the page
  */
 export function neededHeight({ element, body, clips, plot, canvas }) {
   if (!element.clientWidth) return null;

@@ -1,5 +1,5 @@
 // @ts-check
-/** What this browser remembers of the panel: a switch by its name, off at first. */
+/** Switches of the panel in localStorage, by name; off by default. */
 
 const PLACE = "WanTrainer.Panel.";
 
@@ -8,7 +8,7 @@ export function kept(name) {
   try {
     return localStorage.getItem(PLACE + name) === "on";
   } catch {
-    return false; // a browser that keeps nothing
+    return false; // storage is forbidden
   }
 }
 
@@ -18,6 +18,6 @@ export function keep(name, on) {
     if (on) localStorage.setItem(PLACE + name, "on");
     else localStorage.removeItem(PLACE + name);
   } catch {
-    // It holds as long as the page is open.
+    // Storage is full or forbidden: the switch is lost with the page.
   }
 }

@@ -1,5 +1,5 @@
 // @ts-check
-/** What the panel shows without a chart: a chip per stage with its time, numbers, a memory bar per device. */
+/** A chip per stage with its time, numbers, and a memory bar per device. */
 
 import { element, fill, mark, write } from "../page/dom.mjs";
 import { t } from "../page/words.mjs";
@@ -24,7 +24,7 @@ export class Meters {
     this.numbers = element("dl", { class: "wan-facts" });
     this.memory = element("div", { class: "wan-memory" });
     this.many = element("summary");
-    /** The bars of many devices, folded up. */
+    /** The folded bars of many devices. */
     this.folded = element("details", {}, this.many);
   }
 
@@ -33,7 +33,7 @@ export class Meters {
    * @param {Detail | null} detail
    * @param {StageClock} stageClock
    * @param {number} now milliseconds
-   * @param {boolean} gone whether ComfyUI does not answer: nothing is known of now
+   * @param {boolean} gone whether ComfyUI does not respond, so that current values are unknown
    */
   draw(history, detail, stageClock, now, gone) {
     for (const [name, one] of this.chips) {
@@ -64,7 +64,7 @@ export class Meters {
     });
   }
 
-  /** @param {import("../run/facts.mjs").MemoryBar[]} bars @param {string} many all in one line; empty for few */
+  /** @param {import("../run/facts.mjs").MemoryBar[]} bars @param {string} many summary of many devices; empty for few */
   drawMemory(bars, many = "") {
     const key = JSON.stringify([bars, many]);
     if (this.memory.dataset.known === key) return;

@@ -1,5 +1,5 @@
 // @ts-check
-/** Notifies of the end of a run, if ticked: a notification of the desktop, or a tone where none is allowed. */
+/** Notifies of the end of a run, if enabled: a desktop notification, or a tone if notifications are not allowed. */
 
 import { element } from "../page/dom.mjs";
 import { t } from "../page/words.mjs";
@@ -23,7 +23,7 @@ export class Notifier {
 
   tick() {
     keep(KEY, this.box.checked);
-    // Browsers ask on a click alone.
+    // Browsers ask for permission only after a click.
     if (this.box.checked && globalThis.Notification?.permission === "default")
       Notification.requestPermission();
   }
@@ -31,7 +31,7 @@ export class Notifier {
   /** @param {string} run @param {string} text how it ended */
   say(run, text) {
     if (!kept(KEY)) return;
-    // Several panels and pages may show the run: one tag is one notification.
+    // Several panels and pages may show the run; notifications with the same tag replace each other.
     if (globalThis.Notification?.permission === "granted")
       new Notification(run, { body: text, tag: `wan_trainer ${run}` });
     else tone();

@@ -1,7 +1,7 @@
 // @ts-check
 /**
- * The panel inside TrainLoRA: its run, and the data read of it; `face.mjs` shows them. It reads the run's files, so a
- * reloaded page, a second browser and a restarted server show the same; a status message only triggers reading.
+ * The panel inside TrainLoRA: reads the data of its run, which `face.mjs` shows. All data come from the run's files, so that
+ * a reloaded page, a second browser and a restarted server show the same; a status message only triggers reading.
  */
 
 import { Plot } from "../chart/plot.mjs";
@@ -32,11 +32,11 @@ import { TroubleBox } from "./trouble_box.mjs";
  * @typedef {import("../run/status.mjs").Status} Status
  */
 
-/** Everything but the curve changes slowly: milliseconds between two looks at it while nothing particular happened. */
+/** Milliseconds between two reads of the summary, unless an event triggers one. */
 const DETAIL_GAP = 2000;
-/** Without a message for so long, a run that trains is looked at anyway: another client may hold the messages up. */
+/** Milliseconds without a message after which a running run is read anyway: another client may receive its messages. */
 const QUIET = 5000;
-/** Milliseconds after the last message of a run in which the server may still hold it for live: its process ends. */
+/** Milliseconds after a run's last message in which the server may still call it live, until its process has ended. */
 const SETTLING = 10_000;
 
 export class Panel {
@@ -44,8 +44,8 @@ export class Panel {
    * @param {{ routes: Routes, frames: Frames, address: (path: string) => string, grew?: () => void, lost?: (run: string) => void,
    *   queue?: () => Promise<void>, copy?: (text: string) => Promise<void>, now?: () => number,
    *   open?: (graph: any, name: string) => Promise<unknown> }} page
-   *   `address` makes a route's path one that a video element can load; `grew` is called when `least` has changed, `lost`
-   *   which run is there no more; `queue` queues the graph on the page, `open` opens one in a tab
+   *   `address` turns a route's path into an address for a video element; `grew` is called when `least` has changed; `lost` is
+   *   called with a run that no longer exists; `queue` queues the page's graph; `open` opens a graph in a tab
    */
   constructor(page) {
     const { routes, frames, address } = page;
@@ -56,12 +56,12 @@ export class Panel {
     this.copy = page.copy ?? (async () => {});
     /** Id of the run shown. @type {string | null} */
     this.run = null;
-    /** What the node's run_name was whenever this page queued it. @type {Set<string>} */
+    /** Values of run_name at each queueing from this page. @type {Set<string>} */
     this.queued = new Set();
-    /** Whether this page has queued the node, and no graph has started since. */
+    /** Whether this page has queued the node and no graph has started since. */
     this.isQueued = false;
     this.live = false;
-    /** Whether a folder of clips is still to be chosen. */
+    /** Whether the user has still to choose a folder of clips. */
     this.noFolder = false;
     /** Whether the last request got no response. */
     this.gone = false;
@@ -71,13 +71,13 @@ export class Panel {
     this.detail = null;
     this.detailDue = 0;
     this.asked = 0;
-    /** When the run's last message came. */
+    /** Time of the run's last message, in milliseconds. */
     this.endedAt = Number.NEGATIVE_INFINITY;
-    /** Whether the run was seen to train, and its end was not. */
+    /** Whether the run was live, and its end is not shown yet. */
     this.isGoing = false;
     this.notifier = new Notifier();
     this.line = new StatusLine();
-    /** What the newest message said. @type {import("../run/line.mjs").About | null} */
+    /** Facts of the newest message. @type {import("../run/line.mjs").About | null} */
     this.about = null;
     const look = () => this.refresh();
     this.trouble = new TroubleBox({ ...page, look }, routes, (text) => this.say(text));
@@ -114,10 +114,10 @@ export class Panel {
   }
 
   /**
-   * Show a run, from its files.
+   * Shows a run, from its files.
    * @param {string | null} run
-   * @param {{ live?: boolean, begun?: boolean, heard?: boolean }} known whether a node of this server trains it now, whether
-   *   it has files yet, whether the status line was said of this node and not of the run shown so far
+   * @param {{ live?: boolean, begun?: boolean, heard?: boolean }} known `live`: a node of this server trains it now; `begun`:
+   *   it has files; `heard`: the status line is about this node, not about the previously shown run
    */
   bind(run, { live = false, begun = true, heard = false } = {}) {
     if (this.run !== run) {
@@ -135,14 +135,14 @@ export class Panel {
     this.frames.ask(this.draw);
   }
 
-  /** Read new lines and the summary. */
+  /** Reads new lines and the summary. */
   refresh() {
     this.detailDue = 0;
     if (this.run) this.follower.ask();
     this.frames.ask(this.draw);
   }
 
-  /** Poll a live run without messages for a while. */
+  /** Reads a live run if no message has come for a while. */
   pulse() {
     const going = this.live || this.gone || this.detail?.state === "running";
     if (going && this.now() - this.asked > QUIET) this.follower.ask();
@@ -152,7 +152,7 @@ export class Panel {
   onStatus(status) {
     const ended = hasEnded(status.state);
     this.trouble.forget();
-    // A new run is named before its folder is made.
+    // A new run gets its name before its folder exists.
     const begun = status.state !== "start" || status.metrics_lines !== 0;
     if (status.run && status.run !== this.run) this.bind(status.run, { live: !ended, begun });
     if (status.run) this.live = !ended;
@@ -181,7 +181,7 @@ export class Panel {
   end(status) {
     const { state, about } = status;
     this.endedAt = this.now();
-    if (!state || state === "failed") return; // why it failed comes with the error of the node
+    if (!state || state === "failed") return; // the node's error has the reason
     this.notify(lineOf(status));
     if (!this.detail) return;
     this.detail = { ...this.detail, state, step: about?.step ?? this.detail.step, live: false };
@@ -193,7 +193,7 @@ export class Panel {
     this.isGoing = false;
   }
 
-  /** @param {string | null} stage name of a chip @param {Status | null} [message] about it */
+  /** @param {string | null} stage name of a chip @param {Status | null} [message] its message */
   enter(stage, message = null) {
     this.about = message && { kind: "", ...message.about, stage: message.stage };
     if (stage !== this.clock.active && stage) {
@@ -204,7 +204,7 @@ export class Panel {
   }
 
   /**
-   * The graph of this node starts, and the nodes before it run first; or it has ended, perhaps without this node.
+   * Called when the graph of this node starts, with earlier nodes, and when it ends, perhaps without this node.
    * @param {boolean} on
    */
   waits(on) {
@@ -214,7 +214,7 @@ export class Panel {
     this.frames.ask(this.draw);
   }
 
-  /** The graph is executed no more. @param {string} failed title of the node that ended it */
+  /** Called when the graph's execution has ended. @param {string} failed title of the failed node, or empty */
   rest(failed) {
     const { active } = this.clock;
     const waited = active === "Cache" || ["waits", "encoded"].includes(this.about?.kind ?? "");
@@ -222,7 +222,7 @@ export class Panel {
     if (waited && failed) this.about = { kind: "blocked", node: failed };
   }
 
-  /** @param {boolean} on whether a folder of clips is still to be chosen in the graph */
+  /** @param {boolean} on whether the user has still to choose a folder of clips */
   needsFolder(on) {
     if (on === this.noFolder) return;
     this.noFolder = on;
@@ -230,7 +230,7 @@ export class Panel {
   }
 
   /**
-   * In the status line.
+   * Shows a text in the status line.
    * @param {string} text
    * @param {import("../run/status.mjs").Origin} origin
    */
@@ -239,7 +239,7 @@ export class Panel {
     this.frames.ask(this.draw);
   }
 
-  /** @returns {Promise<boolean>} whether there is more to read at once */
+  /** @returns {Promise<boolean>} whether to read again at once */
   async fetch() {
     const run = this.run;
     this.reading = run;
@@ -307,7 +307,7 @@ export class Panel {
     }
   }
 
-  /** The node failed. @param {string} reason as the server said it */
+  /** Called when the node failed. @param {string} reason from the server */
   onBroken(reason) {
     this.live = false;
     this.trouble.broke = reason;
@@ -317,7 +317,7 @@ export class Panel {
     this.refresh();
   }
 
-  /** Into the clipboard. @param {string} text @returns {Promise<boolean>} whether it is there */
+  /** Copies a text to the clipboard. @param {string} text @returns {Promise<boolean>} whether it worked */
   async take(text) {
     try {
       await this.copy(text);
@@ -329,7 +329,7 @@ export class Panel {
     }
   }
 
-  /** @param {number} step a saved one, to be the run's LoRA */
+  /** @param {number} step the saved step that becomes the run's LoRA */
   async use(step) {
     if (!this.run) return;
     try {
@@ -342,7 +342,7 @@ export class Panel {
   }
 
   /**
-   * Words for everyone: in the status line until there is news, and to screen readers.
+   * Shows a message in the status line until a newer one comes, and announces it to screen readers.
    * @param {string} text
    * @param {import("../run/status.mjs").Origin} origin
    */

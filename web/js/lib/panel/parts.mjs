@@ -4,7 +4,7 @@
 import { element } from "../page/dom.mjs";
 import { t } from "../page/words.mjs";
 
-/** @param {string} name as people read it */
+/** @param {string} name translated */
 export function chip(name) {
   const time = element("span", { class: "wan-time" });
   return {

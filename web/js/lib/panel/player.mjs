@@ -16,18 +16,18 @@ import { judgedText } from "../run/names.mjs";
 export class Player {
   /**
    * @param {(sample: Sample) => string} address of a clip
-   * @param {(step: number) => void} use a saved step is chosen as the run's LoRA
+   * @param {(step: number) => void} use called with the saved step that the user chose as the run's LoRA
    * @param {() => void} all opens the previews of all prompts and steps
    */
   constructor(address, use = () => {}, all = () => {}) {
     this.address = address;
     /** The suggested step. @type {number | null} */
     this.best = null;
-    /** What was seen of saved steps. @type {Map<number, import("../run/looks.mjs").Look>} */
+    /** Problems of saved steps' LoRAs. @type {Map<number, import("../run/looks.mjs").Look>} */
     this.looks = new Map();
-    /** Of which experts the evaluations are, where there are experts. */
+    /** Names of the evaluated experts; empty for a single model. */
     this.judged = "";
-    /** Whether a saved step can be chosen now. */
+    /** Whether the user can choose a saved step now. */
     this.canUse = false;
     /** The step that is the run's LoRA. @type {number | null} */
     this.inUse = null;
@@ -39,7 +39,7 @@ export class Player {
     this.channel = null;
     /** The position of the models without LoRA. @type {Stop | null} */
     this.base = null;
-    /** Whether to show the newest preview: until an older one is chosen. */
+    /** Whether to show the newest preview; false after the user has chosen an older one. */
     this.following = true;
     this.playing = !matchMedia("(prefers-reduced-motion: reduce)").matches;
     this.before = clip(t("Preview before training"));
@@ -79,7 +79,7 @@ export class Player {
     const clips = element("div", { class: "wan-clips" }, this.before.figure, this.after.figure);
     this.words = element("p", { class: "wan-prompt", hidden: true });
     this.all = button(t("All previews"), t("Prompts by saved steps, on one page"), all);
-    /** What is wrong with the LoRA of the step. */
+    /** Problem of the step's LoRA. */
     this.warning = element("p", { class: "wan-warning", hidden: true });
     this.element = element(
       "div",
@@ -89,7 +89,7 @@ export class Player {
       this.row,
       this.warning,
     );
-    // Together from the first frame: two clips of one length stay side by side by themselves.
+    // Both restart together; clips of equal length then stay synchronous.
     this.after.video.addEventListener("loadeddata", () => {
       this.before.video.currentTime = 0;
       this.after.video.currentTime = 0;
@@ -216,11 +216,11 @@ export class Player {
       if (wanted) place.video.src = wanted;
       else {
         place.video.removeAttribute("src");
-        place.video.load(); // otherwise the browser continues the download
+        place.video.load(); // cancels the download
       }
     }
     if (!wanted || !this.playing) place.video.pause();
-    // A page nobody has touched yet may refuse to play; the button then does it.
+    // Browsers may refuse to play before the user has interacted with the page; the button then starts the clip.
     else place.video.play().catch(() => {});
   }
 }

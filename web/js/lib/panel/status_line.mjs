@@ -1,11 +1,11 @@
 // @ts-check
-/** What the panel says of its run: the headline, what a button did, and the last words of the run, which the details show. */
+/** The panel's status line: messages of the run, and results of buttons. The details show the run's last message. */
 
 import { element, mark, write } from "../page/dom.mjs";
 import { t } from "../page/words.mjs";
 import { isOld } from "../run/status.mjs";
 
-/** Origins of texts that are no words of the run. @type {import("../run/status.mjs").Origin[]} */
+/** Origins of texts that are not the run's messages. @type {import("../run/status.mjs").Origin[]} */
 const OF_THE_PAGE = ["said", "error"];
 
 export class StatusLine {
@@ -14,7 +14,7 @@ export class StatusLine {
     this.text = "";
     /** @type {import("../run/status.mjs").Origin} */
     this.origin = "";
-    /** The newest words of the run. */
+    /** The newest message of the run. */
     this.report = "";
     /** The text of the newest summary. */
     this.summary = "";
@@ -32,7 +32,7 @@ export class StatusLine {
     if (!OF_THE_PAGE.includes(origin)) this.report = text;
   }
 
-  /** Another run is shown. @param {boolean} heard whether what was said last was said of that one */
+  /** Called when the panel shows another run. @param {boolean} heard whether the last text is about that run */
   forget(heard) {
     if (!heard) this.write("", "");
     this.summary = "";
@@ -47,7 +47,7 @@ export class StatusLine {
 
   /**
    * @param {import("../run/headline.mjs").Headline | null} headline
-   * @param {boolean} hushed whether another part of the panel has the text
+   * @param {boolean} hushed whether another part of the panel shows the text
    */
   draw(headline, hushed) {
     this.headline.hidden = !headline;
@@ -57,7 +57,7 @@ export class StatusLine {
       write(this.words, headline.text);
     }
     write(this.element, this.report || t("Starts with Run."));
-    // The headline says what goes on.
+    // The headline shows the progress.
     this.element.toggleAttribute("data-said", ["", "progress"].includes(this.origin));
     write(this.said, OF_THE_PAGE.includes(this.origin) ? this.text : "");
     this.said.hidden = hushed || !this.said.textContent;

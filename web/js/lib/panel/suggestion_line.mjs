@@ -1,5 +1,5 @@
 // @ts-check
-/** Which saved step a run suggests, or that none stands out; the reason behind a (?). */
+/** The saved step that a run suggests, or a text that none is better; a (?) shows the reason. */
 
 import { button, element, enable, mark, write } from "../page/dom.mjs";
 import { told } from "../page/server_sentences.mjs";
@@ -27,7 +27,7 @@ export class SuggestionLine {
     this.explain(false);
   }
 
-  /** @param {boolean} on whether the reason is shown */
+  /** @param {boolean} on whether to show the reason */
   explain(on) {
     this.reason.hidden = !on;
     mark(this.why, "aria-expanded", String(on));
@@ -36,7 +36,7 @@ export class SuggestionLine {
   /**
    * @param {Suggestion | null} suggestion
    * @param {{ inUse: number | null, canUse: boolean, hasClips: boolean }} run `inUse`: the step that is the run's LoRA;
-   *   `hasClips`: the player, which shows them, chooses the step
+   *   `hasClips`: the player shows clips, and has the button to choose the step
    */
   draw(suggestion, { inUse, canUse, hasClips }) {
     this.best = suggestion?.best ?? null;

@@ -1,5 +1,5 @@
 // @ts-check
-/** The TrainLoRA nodes of the canvas and the run each of them shows. */
+/** The TrainLoRA nodes of the canvas, and the run that each one shows. */
 
 import { findNode, nodes, placed } from "../page/graph.mjs";
 import {
@@ -36,7 +36,7 @@ export class TrainerNodes {
     this.routes = routes;
     this.frames = frames;
     this.root = root;
-    /** Nodes of a workflow just loaded, which wait for the list of runs. @type {Set<GraphNode>} */
+    /** Nodes of a loaded workflow that wait for the list of runs. @type {Set<GraphNode>} */
     this.waiting = new Set();
     /** Nodes whose run was deleted while they showed it. @type {WeakSet<GraphNode>} */
     this.bereft = new WeakSet();
@@ -60,8 +60,8 @@ export class TrainerNodes {
       copy: (text) => navigator.clipboard.writeText(text),
     });
     const widget = addWidget(node, panel.element, { least: () => panel.least + MARGINS });
-    widget.label = t("Training"); // where an app shows it
-    // A node renamed after it was queued still shows the run it trains.
+    widget.label = t("Training"); // title of the panel in an app
+    // A node whose run_name changed after queueing still shows the run it trains.
     widget.beforeQueued = () => {
       panel.queued.add(String(runName(node)?.value ?? ""));
       panel.isQueued = true;
@@ -77,25 +77,25 @@ export class TrainerNodes {
     );
     const before = node.onRemoved;
     node.onRemoved = function (/** @type {unknown[]} */ ...values) {
-      panel.bind(null); // no requests for a closed workflow
+      panel.bind(null); // stops requests of a closed workflow
       return before?.apply(this, values);
     };
   }
 
-  /** @param {GraphNode} node @returns {boolean} whether it is one of ours, and the list of runs is wanted */
+  /** @param {GraphNode} node @returns {boolean} whether it is a TrainLoRA, which needs the list of runs */
   loaded(node) {
     if (!node.wanTrainerPanel) return false;
     this.waiting.add(node);
     return true;
   }
 
-  /** @param {Summary[]} runs the list as it is now */
+  /** @param {Summary[]} runs the newest list */
   onRuns(runs) {
     this.runs = runs;
     for (const node of nodes(this.root())) {
       const panel = node.wanTrainerPanel;
       if (this.bereft.has(node) && !panel?.run) this.waiting.add(node);
-      // Deleted, in the tab or elsewhere: its own look finds out.
+      // The run was deleted: the panel's next read notices it.
       if (panel?.detail && !panel.live && !runs.some(({ id }) => id === panel.run)) panel.refresh();
     }
     // Messages during the request are newer than its list.
@@ -104,22 +104,22 @@ export class TrainerNodes {
   }
 
   /**
-   * The run of a node is there no more: its name may lead to another one, now or later.
+   * Called when a node's run no longer exists: its name may now belong to another run.
    * @param {GraphNode} node
    * @param {string} run
    */
   async onLost(node, run) {
     this.bereft.add(node);
-    // No list: the node shows no run until the list is read for another reason.
+    // Without a list, the node shows no run until the next list.
     const runs = await this.routes.list().catch(() => this.runs);
-    // A list that still has it would lead back to it, again and again.
+    // A list that still has the deleted run would select it again.
     this.onRuns(runs.filter(({ id }) => String(id) !== run));
   }
 
   /**
-   * Show the run of a node's run_name. A training run stays with its node.
+   * Shows the run with the node's run_name. A node keeps a run that it trains.
    * @param {GraphNode} node
-   * @param {boolean} heard whether what its status line says stays true of it
+   * @param {boolean} heard whether the status line is about that run
    */
   bind(node, heard = false) {
     const panel = node.wanTrainerPanel;
@@ -139,7 +139,7 @@ export class TrainerNodes {
     return findNode(this.root(), id)?.wanTrainerPanel;
   }
 
-  /** Read every run again: messages were lost, or something ended. */
+  /** Reads all runs again, after lost messages or the end of a run. */
   refresh() {
     for (const node of nodes(this.root())) node.wanTrainerPanel?.refresh();
   }
@@ -149,7 +149,7 @@ export class TrainerNodes {
   }
 
   /**
-   * Hand a message to the panels it is for.
+   * Passes a message to the panels that show its run.
    * @param {Status} status
    */
   onStatus(status) {
@@ -177,7 +177,7 @@ export class TrainerNodes {
   onWork(status) {
     const working = findNode(this.root(), status.node);
     for (const node of nodes(this.root())) {
-      const panel = node.wanTrainerPanel; // looked at first: not every other node can say what feeds it
+      const panel = node.wanTrainerPanel; // tested first: other nodes may lack getInputNode
       if (panel && working && cacheOf(node) === working) panel.enter(chipOf(status.stage), status);
     }
   }
@@ -187,7 +187,7 @@ export class TrainerNodes {
     for (const node of nodes(this.root())) node.wanTrainerPanel?.waits(on);
   }
 
-  /** Nothing is executed any more. @param {string} [failed] title of the node that ended it */
+  /** Called when execution has ended. @param {string} [failed] title of the failed node */
   rest(failed = "") {
     for (const node of nodes(this.root())) node.wanTrainerPanel?.rest(failed);
   }
@@ -201,7 +201,7 @@ export class TrainerNodes {
     }
   }
 
-  /** Runs that go on are looked at even when no message comes. */
+  /** Reads live runs, in case no message comes. */
   pulse() {
     for (const node of nodes(this.root())) node.wanTrainerPanel?.pulse();
   }
@@ -217,14 +217,14 @@ function widgetValue(node, name) {
   return node.widgets?.find((widget) => widget.name === name)?.value;
 }
 
-/** @param {GraphNode} node @returns {string | null} null when it comes over a wire */
+/** @param {GraphNode} node @returns {string | null} null if the input is linked */
 function nameOf(node) {
   const slot = node.inputs?.findIndex((input) => input.name === RUN_NAME) ?? -1;
   if (slot >= 0 && node.getInputNode?.(slot)) return null;
   return String(runName(node)?.value ?? "");
 }
 
-/** @param {GraphNode} node @returns {GraphNode | null} the node its cache comes from */
+/** @param {GraphNode} node @returns {GraphNode | null} the node linked to its cache input */
 function cacheOf(node) {
   const slot = node.inputs?.findIndex((input) => input.name === "cache") ?? -1;
   return slot < 0 ? null : (node.getInputNode?.(slot) ?? null);

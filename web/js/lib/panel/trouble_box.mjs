@@ -9,8 +9,9 @@ import { report, troubleOf } from "../run/trouble.mjs";
 
 /**
  * @typedef {import("../run/trouble.mjs").Trouble} Trouble
- * @typedef {{ queue?: () => Promise<void>, copy?: (text: string) => Promise<void>, look?: () => void, isListed?: boolean }} Page what only
- *   the page can do: queue its graph, take a text into the clipboard, and read the run again; and whether the box stands in a list of runs
+ * @typedef {{ queue?: () => Promise<void>, copy?: (text: string) => Promise<void>, look?: () => void, isListed?: boolean }} Page
+ *   `queue` queues the page's graph; `copy` copies to the clipboard; `look` reads the run again; `isListed`: the box is in the
+ *   list of runs
  */
 
 const LOG_LINES = 40;
@@ -57,7 +58,7 @@ export class TroubleBox {
     this.element.setAttribute("aria-label", t("What went wrong"));
   }
 
-  /** Another run is shown, or this one works again. */
+  /** Clears the box: another run is shown, or this one runs again. */
   forget() {
     this.broke = "";
   }
@@ -65,8 +66,8 @@ export class TroubleBox {
   /**
    * @param {string} run
    * @param {import("../page/routes.mjs").Summary | null} summary
-   * @param {number} [reached] the newest step of its file
-   * @param {number | null} [gone] where ComfyUI does not answer, the last saved step or 0
+   * @param {number} [reached] the newest step in its metrics
+   * @param {number | null} [gone] the last saved step, or 0, if ComfyUI does not respond
    */
   draw(run, summary, reached, gone = null) {
     const trouble = troubleOf(summary, {
@@ -152,7 +153,7 @@ function toItsEnd(log) {
   const lines = /** @type {HTMLElement[]} */ ([...log.children]);
   const down = (/** @type {HTMLElement} */ line) => line.offsetTop - (lines[0]?.offsetTop ?? 0);
   const first = lines.find((line) => down(line) >= log.scrollTop);
-  if (!first || !log.scrollTop) return; // all is seen, or one line fills the box
+  if (!first || !log.scrollTop) return; // the log does not scroll, or one line fills the box
   log.style.maxHeight = `${log.clientHeight - (down(first) - log.scrollTop)}px`;
   log.scrollTop = log.scrollHeight;
 }

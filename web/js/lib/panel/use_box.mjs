@@ -1,17 +1,17 @@
 // @ts-check
-/** The box below the curve of an ended run: the name of its LoRA, and what to do with it. */
+/** The box below the curve of an ended run: the name of its LoRA, and how to use it. */
 
 import { button, element, fill, write } from "../page/dom.mjs";
 import { t } from "../page/words.mjs";
 import { loraNames } from "../run/names.mjs";
 
-/** Milliseconds for which the button says that it has copied. */
+/** Milliseconds for which the button shows "Copied". */
 const SAID = 2000;
 
 export class UseBox {
-  /** @param {(text: string) => Promise<boolean>} copy into the clipboard; returns whether it is there */
+  /** @param {(text: string) => Promise<boolean>} copy copies to the clipboard; resolves to whether it worked */
   constructor(copy) {
-    /** Names as loaders list them, a line each. */
+    /** LoRA names in the loader lists, one per line. */
     this.text = "";
     this.names = element("span", { class: "wan-use-names" });
     this.copy = button(t("Copy"), t("Copy the name as LoRA loaders list it"), async () => {
@@ -19,10 +19,10 @@ export class UseBox {
       write(this.copy, t("Copied."));
       setTimeout(() => write(this.copy, t("Copy")), SAID);
     });
-    /** Further buttons, of a run that a graph can be made of. */
+    /** Further buttons, if the server can create a graph for the run. */
     this.actions = element("span", { class: "wan-use-actions" });
     this.trigger = element("p", {});
-    /** Of a run whose model reads more than text and one picture: where its LoRA is used. */
+    /** The ComfyUI template to use, for models with more inputs than text and one picture. */
     this.place = element("p", {});
     this.element = element(
       "section",
@@ -51,7 +51,7 @@ export class UseBox {
   }
 }
 
-/** @param {string | undefined} template of ComfyUI, for the model of the run */
+/** @param {string | undefined} template name of ComfyUI's template for the run's model */
 function placeOf(template) {
   return template
     ? t("No workflow is ready for this model: use the LoRA in ComfyUI's template {template}.", {

@@ -1,18 +1,18 @@
 // @ts-check
 /**
- * The run that a node shows before any message (after a reload, in a second browser, after a restart), and the nodes
- * that a message is for: every page gets all messages, and node ids repeat over graphs. Pure.
+ * Finds the run that a node shows before any message (after a reload, in a second browser, after a restart), and the nodes
+ * that a message concerns: every page receives all messages, and different graphs use the same node ids. Pure.
  */
 
 /**
  * @typedef {import("../page/routes.mjs").Summary} Summary
  * @typedef {import("./status.mjs").Status} Status
- * @typedef {{ id: string, name: string | null, run: string | null, queued?: Iterable<string> }} Place a node that trains:
- *   its run_name, null when it comes over a wire and the page cannot know it; the run it shows; its names when it was queued
+ * @typedef {{ id: string, name: string | null, run: string | null, queued?: Iterable<string> }} Place a Train Wan LoRA:
+ *   `name`: its run_name, null if the input is linked; `run`: the shown run; `queued`: values of run_name at queueings
  */
 
 /**
- * What is the same for names that some system takes for one, by case or by normal form: name_key of wan_core/files.
+ * Key of a file name, equal for names that differ only in case or Unicode normal form: name_key of wan_core/files.
  * @param {string} name
  */
 function key(name) {
@@ -20,7 +20,7 @@ function key(name) {
 }
 
 /**
- * Whether a run's folder is one that `name` leads to: the name itself, or with a number for each change of the job.
+ * Whether a run's folder belongs to `name`: the name itself, or the name with the number that a changed job adds.
  * @param {string} run
  * @param {string} name
  */
@@ -31,8 +31,8 @@ export function belongs(run, name) {
 }
 
 /**
- * The live run of that name, else the last changed one. Nodes of one name, such as the two experts of a pair, are
- * distinguished by the training node and the expert.
+ * The live run with a name, else the last changed one. Several nodes may have the same name, for example for the experts of
+ * a pair; then node id and expert decide.
  * @param {Summary[]} runs
  * @param {string} name the node's run_name
  * @param {{ id?: string, others?: string[], expert?: unknown }} node its id, those of the graph's other trainers, its expert
@@ -51,10 +51,9 @@ export function runOfNode(runs, name, { id = "", others = [], expert } = {}) {
 }
 
 /**
- * The nodes of the page that show what a message says about a run: the node that trains it, when its run_name leads there,
- * or did when it was queued; nodes that show the run already (a node renamed while it trains); and for a run of another
- * graph, or started without one, those whose run_name leads to it, an exact name before a numbered one. The node's id
- * alone says nothing.
+ * The nodes of the page that show a message about a run: the node that trains it, if its run_name, now or at queueing,
+ * belongs to the run; nodes that already show the run; and, for a run of another graph or without graph, nodes whose
+ * run_name belongs to the run, an exact name before a numbered one. A node id alone is not enough.
  * @param {Status} status
  * @param {Place[]} places
  * @param {boolean} here whether the message comes from the graph on the page
@@ -77,12 +76,12 @@ export function takers(status, places, here) {
 
 const MOST_PROMPTS = 1000;
 
-/** The graph of each queue entry, as far as messages have said. */
+/** Graphs of queue entries, learned from messages. */
 export class Prompts {
   constructor() {
-    /** Queue entries of this page. @type {Set<string>} */
+    /** Ids of queue entries of this page. @type {Set<string>} */
     this.mine = new Set();
-    /** The graph of each queue entry. @type {Map<string, string>} */
+    /** Queue entry -> id of its graph. @type {Map<string, string>} */
     this.graphs = new Map();
   }
 
@@ -99,7 +98,7 @@ export class Prompts {
   }
 
   /**
-   * Whether a message comes from the graph on the page. Graphs of old frontends have no id: then whether this page queued.
+   * Whether a message comes from the graph on the page. Old frontends have no graph ids; then, whether this page queued it.
    * @param {{ prompt_id?: string, graph?: string }} message
    * @param {string | undefined} graph id of the graph on the page
    */
@@ -110,12 +109,12 @@ export class Prompts {
   }
 }
 
-/** Graphs that never got an id are all called by zeros. @param {unknown} graph @returns {graph is string} */
+/** Whether a graph has an id; a graph without one has only zeros. @param {unknown} graph @returns {graph is string} */
 export function isId(graph) {
   return Boolean(graph) && !/^[0-]+$/.test(String(graph));
 }
 
-/** @param {Set<string> | Map<string, string>} known in the order they came */
+/** @param {Set<string> | Map<string, string>} known oldest first */
 function forgetOldest(known) {
   if (known.size > MOST_PROMPTS) known.delete(known.keys().next().value ?? "");
 }

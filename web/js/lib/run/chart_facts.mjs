@@ -1,5 +1,5 @@
 // @ts-check
-/** What the chart of a run shows: a line per expert, markers, how far it reaches. Pure. */
+/** Data of a run's chart: a line per expert, markers, range of steps. Pure. */
 
 import { t } from "../page/words.mjs";
 import { chartText } from "./facts.mjs";
@@ -7,12 +7,12 @@ import { expertName } from "./names.mjs";
 
 /**
  * @param {import("./history.mjs").RunHistory} history
- * @param {boolean} live a run that trains shows how far it has to go
+ * @param {boolean} live the chart of a live run extends to its last step
  * @returns {import("../chart/plot.mjs").Facts}
  */
 export function chartFacts(history, live) {
   const names = [...new Set([...history.losses.keys(), ...history.evaluations.keys()])];
-  // Evaluations of a run of one expert do not name it: they belong to it.
+  // Evaluations of a run of one expert do not name the expert.
   const only = names.filter((name) => name !== "").length === 1;
   const shown = only ? names.filter((name) => name !== "") : names;
   return {
@@ -21,7 +21,7 @@ export function chartFacts(history, live) {
       loss: history.losses.get(name),
       evaluation: history.evaluations.get(name) ?? (only ? history.evaluations.get("") : undefined),
     })),
-    // Colours after those of both experts, so that no line changes colour when the second expert starts.
+    // Colours after the two experts' colours, so that no line changes colour when the second expert starts.
     priors: [...history.priors].map(([name, loss], index) => ({
       name: priorName(expertName(name)),
       place: 2 + index,
@@ -49,9 +49,9 @@ function priorName(expert) {
 }
 
 /**
- * The lines of several runs in one chart: a line per expert, called by its run, and by its expert where there are more.
- * @param {Map<string, import("./history.mjs").RunHistory>} runs in the order they were ticked
- * @returns {(import("../chart/plot.mjs").Line & { run: string })[]} a run with no curve yet has one line without points
+ * The lines of several runs in one chart: a line per expert, named after its run, and its expert if the run has two.
+ * @param {Map<string, import("./history.mjs").RunHistory>} runs in the order of ticking
+ * @returns {(import("../chart/plot.mjs").Line & { run: string })[]} a run without a curve has one line without points
  */
 export function comparedLines(runs) {
   return [...runs].flatMap(([run, history]) => {

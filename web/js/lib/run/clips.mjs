@@ -7,10 +7,10 @@ import { short } from "./format.mjs";
 /**
  * @typedef {import("../page/routes.mjs").Sample} Sample
  * @typedef {{ step: number, saved: boolean, evalLoss: number | null, clips: Map<string, Sample> }} Stop
- *   a position of the slider; clips by the channel they belong to
+ *   a position of the slider; `clips` by channel
  * @typedef {{ key: string, base: string, title: string }} Channel
  *   clips that differ only in their step: one prompt of the previews, or one prompt, seed and strength of a rendering
- *   of Validate Video; `base` is the channel of the clips next to them, at step 0
+ *   by Validate Video; `base`: the channel of the clips at step 0, shown for comparison
  */
 
 /**
@@ -36,7 +36,7 @@ export function channels(samples) {
 }
 
 /**
- * Positions of the slider: every step that was saved or has a clip.
+ * Positions of the slider: all saved steps, and steps with a clip.
  * @param {Sample[]} samples
  * @param {{ step: number, eval_loss?: number | null }[]} saves
  * @returns {Stop[]} in order
@@ -56,7 +56,7 @@ export function stops(samples, saves) {
 }
 
 /**
- * The last position that has a clip of a channel; without any, the last.
+ * The last position with a clip of a channel, else the last position.
  * @param {Stop[]} stops
  * @param {string} key of the channel
  */
@@ -66,11 +66,11 @@ export function lastWithClip(stops, key) {
 }
 
 /**
- * The position of the slider after an update: the chosen step where it exists, else the newest clip. A step is saved
- * before its clip is rendered, so the newest clip is not always last.
+ * The position of the slider after an update: the chosen step if it exists, else the newest clip. A step is saved before its
+ * clip is rendered, so the last position may have no clip.
  * @param {Stop[]} stops
  * @param {string} key of the channel
- * @param {number | undefined} chosen step that somebody chose to look at
+ * @param {number | undefined} chosen step that the user chose
  */
 export function position(stops, key, chosen) {
   const kept = stops.findIndex((stop) => stop.step === chosen);
@@ -82,7 +82,7 @@ export function position(stops, key, chosen) {
  * @param {Stop} stop
  * @param {string} key of the channel it belongs to
  * @param {number | null} best the suggested step
- * @param {string} judged of which experts the evaluations are, where there are experts
+ * @param {string} judged names of the evaluated experts; empty for a single model
  */
 export function caption(stop, key, best = null, judged = "") {
   if (stop.step === 0) return key.includes("/") ? t("base model") : t("before training");
@@ -100,7 +100,7 @@ function renderingOf(sample) {
   return String(sample.rendering ?? "");
 }
 
-/** @param {Sample} sample @returns {boolean} whether it shows the model without the LoRA */
+/** @param {Sample} sample @returns {boolean} whether the LoRA was off */
 function isBase(sample) {
   return sample.step === 0 && typeof sample.strength !== "number";
 }

@@ -1,5 +1,5 @@
 // @ts-check
-/** The devices of a run on several, by what each rank says of its own: a bar each, and all in one line. Pure. */
+/** Memory of a run's devices, as reported by each rank: a bar per device, and a summary in one line. Pure. */
 
 import { counted, t } from "../page/words.mjs";
 import { clock, gib, known } from "./format.mjs";
@@ -10,13 +10,13 @@ import { clock, gib, known } from "./format.mjs";
  * @typedef {import("../page/routes.mjs").Memory} Memory
  */
 
-/** More devices are summed up in a line, with the bars below. */
+/** Maximum number of devices without a summary line. */
 const MOST_BARS = 4;
 
 /**
- * A bar per device; of many, first those of silent ranks and of the slowest.
+ * A bar per device; devices of silent ranks and of the slowest rank come first if there are many.
  * @param {Device[]} devices
- * @param {Record<string, Memory> | undefined} memory by device, of all ranks together: with one rank, its predictions
+ * @param {Record<string, Memory> | undefined} memory sums of all ranks, by device; used for the predictions of a single rank
  * @param {number | null | undefined} slowest rank
  * @returns {MemoryBar[]}
  */
@@ -52,7 +52,7 @@ export function deviceBars(devices, memory, slowest) {
 }
 
 /**
- * More than a few devices in one line; empty for fewer.
+ * A summary of many devices in one line; empty for few.
  * @param {Device[]} devices
  * @param {number | null | undefined} slowest rank
  */

@@ -1,5 +1,5 @@
 // @ts-check
-/** Words and numbers of a run on the panel, from its summary and its history. Pure. */
+/** Texts and numbers of a run on the panel, from its summary and its history. Pure. */
 
 import { told } from "../page/server_sentences.mjs";
 import { counted, t } from "../page/words.mjs";
@@ -12,7 +12,7 @@ import { stepOf } from "./trouble.mjs";
  * @typedef {import("./history.mjs").RunHistory} RunHistory
  * @typedef {{ name: string, title: string, value: string }} Fact
  * @typedef {{ device: string, title?: string, text: string, now: number | null, peak: number | null, predicted: number | null }} MemoryBar
- *   shares of the bar's length, 0 to 1
+ *   `now`, `peak`, `predicted`: fractions of the bar's length, 0 to 1
  */
 
 /**
@@ -23,7 +23,7 @@ import { stepOf } from "./trouble.mjs";
  */
 export function facts(history, summary) {
   const line = history.newest;
-  const failedAt = summary?.state === "failed" ? stepOf(summary) : 0; // skipped steps, which have no line, count
+  const failedAt = summary?.state === "failed" ? stepOf(summary) : 0; // counts skipped steps, which have no line
   const step = failedAt > (line?.step ?? 0) ? failedAt : (line?.step ?? summary?.step);
   const steps = line?.steps ?? summary?.steps;
   const pace = history.secondsPerStep ?? summary?.seconds_per_step;
@@ -72,8 +72,8 @@ export function facts(history, summary) {
 }
 
 /**
- * Passes over the data so far and in the end; of a pair the end of one expert is not known. Once a tenth of the first is
- * done the end is sure to a digit.
+ * Epochs so far, and at the end of the run; of a pair, the end is unknown. The end is shown after a tenth of the first epoch,
+ * when it is exact to a digit.
  * @param {Record<string, any> | null | undefined} line
  */
 function epochs(line) {
@@ -89,7 +89,7 @@ function passes(value) {
 }
 
 /**
- * The newest evaluation loss. NaN is shown with the last finite value, which alone would look current.
+ * The newest evaluation loss; NaN together with the last finite value.
  * @param {RunHistory} history
  * @param {Summary | null} summary
  * @param {number} digits
@@ -118,7 +118,7 @@ function evaluationName(history, summary) {
 }
 
 /**
- * The same of whichever expert it is.
+ * The same, independent of the expert.
  * @param {RunHistory} history
  * @param {Summary | null} summary
  * @returns {[string, string]}
@@ -136,7 +136,7 @@ function evaluationOf(history, summary) {
 }
 
 /**
- * Number per second; empty where an older version wrote the line.
+ * Number per second; empty for a line of an older version.
  * @param {any} count
  * @param {any} seconds
  */
@@ -147,7 +147,7 @@ function rate(count, seconds) {
 }
 
 /**
- * Memory by device of the newest step; an ended run holds none now.
+ * Memory by device in the newest step; without current values for an ended run.
  * @param {RunHistory} history
  * @param {Summary | null} summary
  * @returns {Summary["memory"]}
@@ -162,8 +162,8 @@ export function memoryOf(history, summary) {
 }
 
 /**
- * A bar per device: now, peak and predicted as shares of the device's memory; on one common scale where that is not
- * known.
+ * A bar per device: current, peak and predicted memory as fractions of the device's memory; on a common scale if that is
+ * unknown.
  * @param {Summary["memory"]} memory
  * @returns {MemoryBar[]}
  */
@@ -202,7 +202,7 @@ function highest(bytes) {
  * @param {{ state: string, step: number, steps: number, reason?: string }} summary
  */
 export function stateText({ state, step, steps, reason }) {
-  // Step and reason are in the box below (run/trouble.mjs).
+  // The box below shows step and reason (run/trouble.mjs).
   if (state === "failed") return stateName(state);
   const text = t("{state}: step {step} of {steps}", { state: stateName(state), step, steps });
   return reason && state !== "done" ? `${text} (${told(reason)})` : text;

@@ -1,5 +1,5 @@
 // @ts-check
-/** Numbers as people read them. An unknown number is an empty text: nothing is ever made up. Pure. */
+/** Formats numbers; an unknown number is an empty text. Pure. */
 
 import { t } from "../page/words.mjs";
 
@@ -12,7 +12,7 @@ export function known(value) {
 }
 
 /**
- * Seconds as 0:07, 12:05 or 3:02:01; from two days on as days and hours.
+ * Formats seconds as 0:07, 12:05 or 3:02:01; two days and more as days and hours.
  * @param {number | null | undefined} seconds
  * @returns {string}
  */
@@ -29,12 +29,12 @@ export function clock(seconds) {
 }
 
 /**
- * Time left by the pace of a run.
+ * Remaining time of a run.
  * @param {number | null | undefined} pace seconds per step
  * @param {number | null | undefined} step
  * @param {number | null | undefined} steps
- * @param {number | null} [ofHours] seconds left of the hours that the run may take
- * @param {number | null} [beside] additional seconds that saves, evaluations and previews still to come will take
+ * @param {number | null} [ofHours] remaining seconds of the run's time limit
+ * @param {number | null} [beside] additional seconds for the remaining saves, evaluations and previews
  * @returns {number | null} seconds, or null before a pace is known
  */
 export function secondsLeft(pace, step, steps, ofHours = null, beside = null) {
@@ -71,7 +71,7 @@ export function gib(bytes) {
 }
 
 /**
- * Bytes of a file, in three digits where they are few: 1.39 MiB, 146 MiB, 1.2 GiB.
+ * Bytes of a file, up to three digits: 1.39 MiB, 146 MiB, 1.2 GiB.
  * @param {number} bytes
  * @returns {string}
  */
@@ -93,9 +93,9 @@ export function ago(seconds) {
 }
 
 /**
- * The middle of a few numbers.
+ * Median.
  * @param {number[]} values
- * @returns {number | null} null of none
+ * @returns {number | null} null for an empty list
  */
 export function median(values) {
   const sorted = values.filter(known).sort((a, b) => a - b);

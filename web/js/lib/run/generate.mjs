@@ -9,7 +9,7 @@ import { t } from "../page/words.mjs";
 
 /**
  * @param {{ routes: import("../page/routes.mjs").Routes, open: (graph: any, name: string) => Promise<unknown> }} page
- * @param {() => string | null} run id of the run at the press
+ * @param {() => string | null} run returns the run's id at the click
  * @param {(text: string) => void} say shows why nothing was opened
  */
 export function generateButton({ routes, open }, run, say) {
@@ -35,7 +35,7 @@ export function generateButton({ routes, open }, run, say) {
 }
 
 /**
- * Opens a workflow in a tab of its own. A page without tabs would lose the workflow it shows, so it asks first.
+ * Opens a workflow in a new tab. A page without tabs asks first, because the shown workflow would be lost.
  * @param {any} app @param {any} graph @param {string} name of the tab
  */
 export async function openInTab(app, graph, name) {

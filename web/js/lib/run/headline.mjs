@@ -10,14 +10,14 @@ import { clock, known, secondsLeft } from "./format.mjs";
  * @typedef {import("./line.mjs").About} About
  */
 
-/** Sign of each kind; a reader who sees no colours knows it by this. */
+/** Sign of each kind, for users who do not see the colours. */
 const SIGNS = { ready: "○", busy: "▶", done: "✓", stopped: "■" };
 
 /**
  * @param {{ chip: string | null, about: About | null, live: boolean, fits?: boolean, noFolder?: boolean, detail: import("../page/routes.mjs").Detail | null,
- *   history: import("./history.mjs").RunHistory }} read `chip`: the stage that works now, `about`: the newest message of it;
- *   `fits`: nothing is known that the training has no memory for; `noFolder`: none is chosen yet
- * @returns {Headline | null} null where another part of the panel says it: a failure
+ *   history: import("./history.mjs").RunHistory }} read `chip`: the current stage; `about`: its newest message; `fits`: false
+ *   if the training does not fit in memory; `noFolder`: the user has still to choose a folder
+ * @returns {Headline | null} null for a failure, which another part of the panel shows
  */
 export function headlineOf({ chip, about, live, detail, history, fits = true, noFolder = false }) {
   if (chip === "Cache") return headline("busy", encoding(about));

@@ -1,12 +1,12 @@
 // @ts-check
-/** A run by the lines of its metrics.jsonl: curves, markers, counts, the newest facts. Pure. */
+/** A run's metrics.jsonl: curves, markers, counts, the newest facts. Pure. */
 
 import { median } from "./format.mjs";
 import { lookOf } from "./looks.mjs";
 import { Series } from "./series.mjs";
 
 /**
- * A line of metrics.jsonl. Later versions may write more keys and more kinds of line; those are passed over.
+ * A line of metrics.jsonl. Unknown keys and kinds of lines, from later versions, are ignored.
  * @typedef {{ event: string, step: number, steps?: number, loss?: number | null, lr?: number | null,
  *   grad_norm?: number | null, seconds?: number | null, seconds_left?: number | null, beside_left?: number | null, expert?: string, timestep_mean?: number | null, prior_loss?: number | null,
  *   eval_loss?: number | null, tflops?: number | null, tokens?: number, clips?: number, sample_id?: string, stage?: string, held_out?: boolean | null,
@@ -14,8 +14,8 @@ import { Series } from "./series.mjs";
  *   slowest_rank?: number | null, updates?: Record<string, number | null>, kind?: string, text?: string, modules?: number | null, passed_over?: number,
  *   memory?: import("../page/routes.mjs").Summary["memory"] }} Line
  * @typedef {{ best: number | null, why: string, overfitsFrom: number | null }} Suggestion
- *   the saved step that the run suggests, and why; and the step from which it over-fits
- * @typedef {{ step: number, kind: string, text: string }} Mark what is wrong, at the step where it showed
+ *   the suggested saved step, the reason, and the step from which the run over-fits
+ * @typedef {{ step: number, kind: string, text: string }} Mark a problem, and its step
  * @typedef {{ next: number, records: Line[], more?: boolean, restarted?: boolean }} Answer
  */
 
@@ -30,11 +30,11 @@ export class RunHistory {
   }
 
   clear() {
-    /** Lines read so far, the start of the next request. */
+    /** Number of read lines, where the next request starts. */
     this.lines = 0;
     /** Training loss by expert. @type {Map<string, Series>} */
     this.losses = new Map();
-    /** Error of the clips that are trained towards the base model, by expert. @type {Map<string, Series>} */
+    /** Error of the prior preservation clips, by expert. @type {Map<string, Series>} */
     this.priors = new Map();
     /** Evaluation loss by expert. @type {Map<string, Series>} */
     this.evaluations = new Map();
@@ -42,24 +42,24 @@ export class RunHistory {
     this.levels = new Map();
     /** Whether the evaluation is on held-out clips; null while unknown. @type {boolean | null} */
     this.heldOut = null;
-    /** The newest evaluation, where it gave no number. @type {{ step: number, expert: string } | null} */
+    /** The newest evaluation, if its loss is not a number. @type {{ step: number, expert: string } | null} */
     this.notFinite = null;
     /** @type {Suggestion | null} */
     this.suggestion = null;
     this.saves = new Series();
     this.samples = new Series();
-    /** What was seen of saved LoRAs, by their steps. @type {Map<number, import("./looks.mjs").Look>} */
+    /** Problems of saved LoRAs, by step. @type {Map<number, import("./looks.mjs").Look>} */
     this.looks = new Map();
     this.skipped = new Series();
-    /** What was marked as wrong, oldest first. @type {Mark[]} */
+    /** Problems, oldest first. @type {Mark[]} */
     this.marks = [];
     /** The newest step line. @type {Line | null} */
     this.newest = null;
-    /** Time spent in steps, those trained twice included. @type {import("./stages.mjs").Spent} */
+    /** Time of all steps; a step trained twice counts twice. @type {import("./stages.mjs").Spent} */
     this.trained = { seconds: 0, count: 0 };
-    /** Time spent in the other stages of the engine, all sessions together. @type {Map<string, import("./stages.mjs").Spent>} */
+    /** Time of the engine's other stages, in all sessions. @type {Map<string, import("./stages.mjs").Spent>} */
     this.stages = new Map();
-    /** How often noise levels were drawn, by twentieths of 0 to 1000. */
+    /** Histogram of the drawn timesteps, 20 bins from 0 to 1000. */
     this.timesteps = new Array(BINS).fill(0);
     this.furthest = 0;
     /** @type {number[]} */
@@ -67,11 +67,11 @@ export class RunHistory {
   }
 
   /**
-   * Take an answer of the metrics route to the question `since`. An answer to another question is dropped; a file that
-   * became shorter is a new run in the same place.
+   * Adds a response of the metrics route to a request from line `since`. A response to an older request is dropped. A shorter
+   * file means a new run in the same folder.
    * @param {number} since
    * @param {Answer} answer
-   * @returns {boolean} whether to ask again at once
+   * @returns {boolean} whether to request again at once
    */
   take(since, answer) {
     if (since !== this.lines) return true;
@@ -149,7 +149,7 @@ export class RunHistory {
     if (spend(spent, seconds)) this.stages.set(name, spent);
   }
 
-  /** Steps that have a training loss. */
+  /** Number of steps with a training loss. */
   get points() {
     return [...this.losses.values()].reduce((sum, series) => sum + series.length, 0);
   }
@@ -159,22 +159,22 @@ export class RunHistory {
     return median(this.pace);
   }
 
-  /** The newest evaluation loss that is a number, of the expert `evaluated`. @returns {number | null} */
+  /** The newest finite evaluation loss of the expert `evaluated`. @returns {number | null} */
   get evaluation() {
     return this.evaluations.get(this.evaluated)?.points.at(-1)?.value ?? null;
   }
 
-  /** The expert that was evaluated last; empty in a run of one model. @returns {string} */
+  /** The last evaluated expert; empty for a run of one model. @returns {string} */
   get evaluated() {
     return this.notFinite?.expert ?? newestName(this.evaluations);
   }
 
-  /** The experts that were evaluated; none in a run of one model. @returns {string[]} */
+  /** The evaluated experts; empty for a run of one model. @returns {string[]} */
   get judged() {
     return [...this.evaluations.keys()].filter(Boolean);
   }
 
-  /** The newest error towards the base model; not every step has a clip for it. @returns {number | null} */
+  /** The newest error of prior preservation clips; not every step has such a clip. @returns {number | null} */
   get prior() {
     return newestOf(this.priors);
   }
@@ -185,7 +185,7 @@ function newestOf(curves) {
   return curves.get(newestName(curves))?.points.at(-1)?.value ?? null;
 }
 
-/** The name of the curve that has the newest point, of two as new that which began later. @param {Map<string, Series>} curves @returns {string} */
+/** The name of the curve with the newest point; of equally new ones, the curve that began later. @param {Map<string, Series>} curves @returns {string} */
 function newestName(curves) {
   const reached = (/** @type {[string, Series]} */ [, series]) =>
     series.points.at(-1)?.step ?? Number.NEGATIVE_INFINITY;
@@ -205,7 +205,7 @@ function suggestionOf({ best, why, overfits_from: from }) {
 /**
  * @param {import("./stages.mjs").Spent} spent
  * @param {unknown} seconds
- * @returns {boolean} whether that was a time
+ * @returns {boolean} whether the value is a valid time
  */
 function spend(spent, seconds) {
   if (typeof seconds !== "number" || !(seconds >= 0) || !Number.isFinite(seconds)) return false;
@@ -215,7 +215,7 @@ function spend(spent, seconds) {
 }
 
 /**
- * The curve a line belongs to, made when it is the first.
+ * The curve of a name, created at the first use.
  * @param {Map<string, Series>} curves
  * @param {Line} line
  * @returns {Series}

@@ -1,7 +1,7 @@
 // @ts-check
 /**
- * The status line of a message, in the language of the page: from the facts that come with it, else the server's own text.
- * In English it is the server's text to the letter; tests/nodes/status_lines.json holds both sides to that. Pure.
+ * The translated status line of a message, from the message's facts, else the server's text. In English it equals the
+ * server's text exactly; tests/nodes/status_lines.json tests both sides. Pure.
  */
 
 import { told } from "../page/server_sentences.mjs";
@@ -11,7 +11,7 @@ import { clock, known } from "./format.mjs";
 import { expertName, stateName } from "./names.mjs";
 
 /**
- * What the text of a message says, as facts; `kind` decides which there are.
+ * The facts in a message's text; `kind` decides on the keys.
  * @typedef {{ kind: string, [fact: string]: any }} About
  */
 
@@ -24,7 +24,7 @@ export function lineOf({ text, about }) {
   return said || told(String(text));
 }
 
-/** @param {About} about @returns {string} empty where the facts say nothing this page knows */
+/** @param {About} about @returns {string} empty for an unknown kind */
 function factLine(about) {
   const { step } = about;
   switch (about.kind) {
@@ -60,7 +60,7 @@ function factLine(about) {
   }
 }
 
-/** @param {number} step @param {string} loss @param {boolean} trained whether training clips stood in */
+/** @param {number} step @param {string} loss @param {boolean} trained whether training clips were evaluated */
 function evaluationLine(step, loss, trained) {
   return trained
     ? t("step {step}: evaluation loss {loss} on training clips", { step, loss })

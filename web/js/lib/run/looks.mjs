@@ -1,9 +1,9 @@
 // @ts-check
-/** What is wrong with the LoRA of a saved step, where anything is. Pure. */
+/** Problems of a saved step's LoRA. Pure. */
 
 import { counted, t } from "../page/words.mjs";
 
-/** @typedef {{ skipped: number, isEmpty: boolean }} Look keys that ComfyUI's loader skips; whether the LoRA changes nothing */
+/** @typedef {{ skipped: number, isEmpty: boolean }} Look number of keys that ComfyUI's loader skips; whether the LoRA has no effect */
 
 /** @param {{ updates?: Record<string, number | null>, passed_over?: number }} line of a saved step @returns {Look} */
 export function lookOf({ updates, passed_over: skipped }) {

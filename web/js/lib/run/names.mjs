@@ -1,14 +1,14 @@
 // @ts-check
-/** Words for states, stages and experts of the server; an unknown one is shown as it is. */
+/** Translated names of states, stages and experts; an unknown one is shown untranslated. */
 
 import { t } from "../page/words.mjs";
 
-/** The LoRA of a saved step, which is named after it. */
+/** Pattern of a LoRA name that ends with its step. */
 const OF_A_STEP = /_\d{6}\.safetensors$/;
 
 /**
- * The state of a run as people read it.
- * @param {string} state as the server says it
+ * The translated state of a run.
+ * @param {string} state from the server
  */
 export function stateName(state) {
   switch (state) {
@@ -26,7 +26,7 @@ export function stateName(state) {
 }
 
 /**
- * A stage as its chip shows it.
+ * The translated name of a stage, for its chip.
  * @param {string} chip a key of STAGES
  */
 export function stageName(chip) {
@@ -47,8 +47,8 @@ export function stageName(chip) {
 }
 
 /**
- * An expert as people call it; a model without experts has no name.
- * @param {string} expert as metrics and settings say it
+ * The translated name of an expert; empty for a model without experts.
+ * @param {string} expert from metrics or settings
  */
 export function expertName(expert) {
   switch (expert) {
@@ -69,8 +69,8 @@ export function expertName(expert) {
 }
 
 /**
- * Of which experts an evaluation is that stands for a saved step; empty in a run of one model.
- * @param {string[]} experts that were measured
+ * Names the experts of a saved step's evaluation; empty for a run of one model.
+ * @param {string[]} experts the evaluated ones
  */
 export function judgedText(experts) {
   if (experts.length > 1) return t("mean of both experts");
@@ -78,7 +78,7 @@ export function judgedText(experts) {
   return expert && t("{expert} expert", { expert });
 }
 
-/** The newest LoRA as loader lists spell it; of both experts a line each. @param {{ lora_names?: string[] } | null} run */
+/** The newest LoRA's name in the loader lists; a pair has a line for each expert. @param {{ lora_names?: string[] } | null} run */
 export function loraNames(run) {
   const names = run?.lora_names ?? [];
   const newest = names.filter((name) => !OF_A_STEP.test(name));

@@ -1,10 +1,9 @@
 // @ts-check
 /**
- * Reasons of ComfyUI's refusal of a queued graph: no node runs, so no message has them, and the page shows only a
- * toast.
+ * Reasons why ComfyUI refused a queued graph. No node runs, so no message contains them, and the page only shows a toast.
  */
 
-/** Other packs' and ComfyUI's own details may be a list of every file. */
+/** Length limit of details, because ComfyUI and other packs may list all files. */
 const LONGEST = 300;
 
 /**
@@ -13,7 +12,7 @@ const LONGEST = 300;
  */
 
 /**
- * @param {unknown} nodeErrors as POST /prompt answers, also where the rest of the graph runs
+ * @param {unknown} nodeErrors of the response to POST /prompt, also if the other nodes run
  * @returns {Reasons}
  */
 export function reasonsIn(nodeErrors) {
@@ -38,7 +37,8 @@ function reasonOf({ type, message, details }) {
 /**
  * Wraps the queue function to read its response, for every caller.
  * @param {any} api ComfyUI's
- * @param {(reasons: Reasons) => void} tell also called before the queue is requested: a graph may start before its answer comes
+ * @param {(reasons: Reasons) => void} tell called with no reasons before the request, because a graph may start before the
+ *   response, and with the response's reasons
  */
 export function watchQueue(api, tell) {
   const queue = api.queuePrompt;

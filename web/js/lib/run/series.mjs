@@ -13,19 +13,19 @@ export class Series {
   constructor() {
     /** The newest value of each step: a resumed run trains some again. @type {Map<number, number>} */
     this.values = new Map();
-    /** What was added last. @type {Point | null} */
+    /** The last added point. @type {Point | null} */
     this.newest = null;
-    /** Made when it is drawn. @type {{ points: Point[], means: Point[] } | null} */
+    /** Cache, filled by a draw. @type {{ points: Point[], means: Point[] } | null} */
     this.drawn = null;
   }
 
-  /** How many steps have a value. */
+  /** Number of steps with a value. */
   get length() {
     return this.values.size;
   }
 
   /**
-   * A value that is not a finite number leaves a gap.
+   * Adds a value; one that is not finite leaves a gap.
    * @param {number} step
    * @param {number | null | undefined} value
    */

@@ -12,7 +12,7 @@ export const STAGES = Object.freeze({
 
 /**
  * @typedef {keyof typeof STAGES} Chip
- * @typedef {{ seconds: number, count: number }} Spent time in the file, and how many lines it stands in
+ * @typedef {{ seconds: number, count: number }} Spent sum of the times in the file, and number of their lines
  */
 
 /** @param {string | null | undefined} stage @returns {string | null} name of its chip */
@@ -35,12 +35,12 @@ export function recorded(history, chip) {
   };
 }
 
-/** Times a stage from its first message until the file has its line: the file's time then counts, on every page the same. */
+/** Measures a stage from its first message until the file has its line; from then on, the file's time counts. */
 export class StageClock {
   constructor() {
-    /** Seconds seen and not in the file yet, and when the stage was left. @type {Map<string, { seconds: number, left: number }>} */
+    /** Measured seconds that the file does not have yet, and when the stage ended. @type {Map<string, { seconds: number, left: number }>} */
     this.waiting = new Map();
-    /** Lines of the file that were there when it was last looked at. @type {Map<string, number>} */
+    /** Number of a stage's lines at the last read. @type {Map<string, number>} */
     this.lines = new Map();
     /** @type {string | null} */
     this.active = null;
@@ -48,7 +48,7 @@ export class StageClock {
   }
 
   /**
-   * The work is now at `chip`, or nowhere.
+   * Sets the current stage; null: none.
    * @param {string | null} chip
    * @param {number} now milliseconds
    */
@@ -75,10 +75,10 @@ export class StageClock {
   }
 
   /**
-   * The file was read. A stage's line is written before the next stage is sent, so earlier stages are in the file;
-   * encoding is written by the worker only.
+   * Called after the file was read. A stage's line is written before the next stage's first message, so the file has all
+   * earlier stages; only the worker writes encoding.
    * @param {{ stages: Map<string, Spent>, trained: Spent }} history
-   * @param {number} began when the reading began, in milliseconds
+   * @param {number} began start of the read, in milliseconds
    */
   read(history, began) {
     for (const [chip, { left }] of this.waiting) {
@@ -91,9 +91,9 @@ export class StageClock {
   /**
    * Total seconds of a chip.
    * @param {string} chip
-   * @param {Spent} spent what the file says
+   * @param {Spent} spent time in the file
    * @param {number} now milliseconds
-   * @returns {number | null} null while nobody knows any
+   * @returns {number | null} null if unknown
    */
   seconds(chip, spent, now) {
     if (spent.count !== (this.lines.get(chip) ?? 0)) {
@@ -101,7 +101,7 @@ export class StageClock {
       this.waiting.delete(chip);
       if (chip === this.active) this.since = now;
     }
-    // Steps are in the file one by one; the current one adds little.
+    // The file has a line per step; the current step adds little.
     if (chip === "Train" && spent.count) return spent.seconds;
     const rest = this.unrecorded(chip, now);
     return rest === null && !spent.count ? null : spent.seconds + (rest ?? 0);

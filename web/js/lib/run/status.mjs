@@ -1,22 +1,22 @@
 // @ts-check
-/** The text of the status line, and when loader lists are fetched again. Pure: no page, no server. */
+/** Texts of the status line, and when to refresh the loader lists. Pure. */
 
 import { rows } from "../cards/clips.mjs";
 import { counted, t } from "../page/words.mjs";
 import { stateText } from "./facts.mjs";
 
 /**
- * A `wan_trainer.status` message. Facts stay in later messages of the same node until they change. `graph` is the id of
- * the workflow that was queued, empty without one; `run` is trained by the node, with `of_run` it works otherwise; `about`
- * is what this one text says.
+ * A `wan_trainer.status` message. Facts stay in later messages of the same node until they change. `graph`: id of the queued
+ * workflow, or empty; `run`: the run that the node trains; `of_run`: a run that it uses otherwise; `about`: facts of this
+ * text only.
  * @typedef {{ node: string, text: string, about?: import("./line.mjs").About | null, graph?: string, prompt_id?: string, stage?: string | null, state?: string,
  *   run?: string, of_run?: string, saved_step?: number, sample?: string, metrics_lines?: number }} Status
  */
 
-/** A LoRA and the model it goes on, as loader lists spell them. @typedef {{ lora: string, model: string, strength?: number, trigger?: string }} Use */
+/** Names of a LoRA and its model in the loader lists. @typedef {{ lora: string, model: string, strength?: number, trigger?: string }} Use */
 
 /**
- * What TrainLoRA leaves in its ui output as `wan_run`.
+ * The ui output `wan_run` of TrainLoRA.
  * @typedef {{ status: string, step: number, steps: number, lora_name?: string, reason?: string,
  *   use?: Use[], template?: string, eval_loss_first?: number | null, eval_loss_last?: number | null, eval_held_out?: boolean | null }} RunSummary
  */
@@ -43,7 +43,7 @@ export function summaryText(run) {
 }
 
 /**
- * The state of a run from its files; of an ended one also the use of its LoRAs.
+ * The state of a run from its files; for an ended run, also how to use its LoRAs.
  * @param {import("../page/routes.mjs").Detail} run
  * @returns {string}
  */
@@ -93,7 +93,7 @@ export function outputText(output) {
   return counted(clips, "done: 1 clip", "done: {n} clips");
 }
 
-/** Says once per save and once per end of a run that the lists of LoRA loaders are out of date. */
+/** Detects each save and each end of a run, once: the lists of LoRA loaders are then outdated. */
 export class SaveWatch {
   constructor() {
     /** @type {Map<string, string>} */
@@ -128,11 +128,10 @@ export function hasEnded(state) {
 }
 
 /**
- * Whether the summary is newer than the line. Messages of a live run are newer than its summary; a run elsewhere, or an
- * ended one, has only the summary.
+ * Whether the summary replaces the line. Messages of a live run are newer than its summary; an ended run, or one trained
+ * elsewhere, sends no messages.
  * @param {Origin} origin of the line
- * @param {{ live: boolean, isNews: boolean }} summary whether this server trains the run, and whether it says what it did
- *   not say before
+ * @param {{ live: boolean, isNews: boolean }} summary `live`: this server trains the run; `isNews`: its text has changed
  */
 export function isOld(origin, { live, isNews }) {
   if (origin === "progress") return !live;

@@ -6,14 +6,14 @@ import { failureOf, inANewRun, told } from "../page/server_sentences.mjs";
 import { inOneText, t } from "../page/words.mjs";
 
 /**
- * @typedef {{ lead: string, helps: string[] }} Remedies what is to be pressed once one of them is done, the most helpful first
+ * @typedef {{ lead: string, helps: string[] }} Remedies `lead`: the button to press after one of `helps`, best remedy first
  * @typedef {{ headline: string, sentence: string, remedies?: Remedies[], last?: string, retry: string, hint: string, gone?: boolean }} Trouble
- *   `last`: what stands below the remedies; `retry` is the word on the button, empty where there is none, `hint` what it does; `gone`:
- *   nobody can send a log or train again
+ *   `last`: text below the remedies; `retry`: label of the button, empty without one; `hint`: its effect; `gone`: ComfyUI does
+ *   not respond, so the log and Retry are not available
  */
 
 /**
- * The newest step of a failed run; its saved step is another number.
+ * The newest trained step of a failed run, which may be later than its saved step.
  * @param {{ step: number, reached?: number | null, state: string }} run
  */
 export function stepOf(run) {
@@ -22,11 +22,11 @@ export function stepOf(run) {
 
 /**
  * @param {{ state: string, step: number, steps: number, reached?: number | null, reason?: string, live?: boolean,
- *   lora_names?: string[] } | null} run a summary of it; its step is the last that was saved
- * @param {{ reached?: number | null, said?: string, gone?: number | null, isListed?: boolean }} also the newest step of its file, where that was
- *   read since; what the queue said when it broke; where ComfyUI does not answer, the last step that is known to be saved, or 0; whether
- *   it stands in a list, where its graph need not be the one that is open
- * @returns {Trouble | null} null where nothing is wrong
+ *   lora_names?: string[] } | null} run its summary; `step` is the last saved one
+ * @param {{ reached?: number | null, said?: string, gone?: number | null, isListed?: boolean }} also `reached`: newest step in
+ *   its metrics, if read; `said`: the queue's error; `gone`: last known saved step, or 0, if ComfyUI does not respond;
+ *   `isListed`: shown in the list of runs, whose graph may not be open
+ * @returns {Trouble | null} null without a failure
  */
 export function troubleOf(run, { reached = null, said = "", gone = null, isListed = false } = {}) {
   if (gone !== null) return unanswered(gone);
@@ -75,7 +75,7 @@ export function troubleOf(run, { reached = null, said = "", gone = null, isListe
   };
 }
 
-/** How to start a new run. @param {boolean} isListed @param {boolean} isSecond whether other remedies stand above */
+/** How to start a new run. @param {boolean} isListed @param {boolean} isSecond whether other remedies come first */
 function anewText(isListed, isSecond) {
   if (isListed)
     return isSecond
@@ -90,10 +90,10 @@ function anewText(isListed, isSecond) {
     : t("What helps, best first; then press Run, which starts a new run at step 0:");
 }
 
-/** What a new run can take over. @param {number} saved @param {string[]} names the run's LoRAs as lists spell them */
+/** How a new run can start from this run's LoRA. @param {number} saved @param {string[]} names the run's LoRAs in the loader lists */
 function startFrom(saved, names) {
   const end = `_${String(saved).padStart(6, "0")}.safetensors`;
-  const name = names.find((one) => one.endsWith(end)); // of a pair the high-noise one, which brings the other
+  const name = names.find((one) => one.endsWith(end)); // of a pair, the high noise LoRA; the node loads the other one too
   if (name)
     return t(
       "A new run can start with the LoRA of saved step {step}: choose {name} in start_from_lora of Train Wan LoRA, at the same rank or a higher one.",
@@ -128,7 +128,7 @@ function unanswered(saved) {
  * @param {{ steps: number } | null} run
  * @param {number} step the newest trained
  * @param {number} saved
- * @param {boolean} isLastGood whether later ones are there, and are of no use
+ * @param {boolean} isLastGood whether later saved steps exist, but are not usable
  */
 function headline(run, step, saved, isLastGood) {
   if (!run || !step) return t("Failed before the first step.");
@@ -161,7 +161,7 @@ function retry(saved) {
 }
 
 /**
- * Whether a request reached no server, which browsers report as a TypeError with texts of their own.
+ * Whether a request reached no server: browsers throw a TypeError with browser-specific text.
  * @param {unknown} error
  */
 export function findsNobody(error) {
@@ -176,7 +176,7 @@ export function unreadText(error) {
 }
 
 /**
- * What Copy puts into the clipboard: enough for a bug report.
+ * Text of the button Copy, for a bug report.
  * @param {string} run
  * @param {Trouble} trouble
  * @param {string} log the end of its log

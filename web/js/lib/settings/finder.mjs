@@ -1,5 +1,5 @@
 // @ts-check
-/** Search and groups below the settings of a node, and a list of changed settings with a reset each. */
+/** Search field and group buttons below a node's settings, and a list of changed settings, each with a reset button. */
 
 import { button, element, fill, mark, toggle, write } from "../page/dom.mjs";
 import { t } from "../page/words.mjs";
@@ -12,8 +12,8 @@ const LONGEST = 18;
 export class Finder {
   /**
    * @param {{ changed: () => void, reset: (name: string) => void, titleOf: (kind: string) => string,
-   *   widgetsOf: (kind: string) => string[] }} node `changed`: other
-   *   settings are to be shown; `titleOf` a kind of node, as the page calls it
+   *   widgetsOf: (kind: string) => string[] }} node `changed` is called when other settings are shown; `titleOf` returns the
+   *   title of a class of nodes
    */
   constructor({ changed, reset, titleOf, widgetsOf }) {
     this.changed = changed;
@@ -27,7 +27,7 @@ export class Finder {
       placeholder: t("Find a setting"),
       "aria-label": t("Find a setting"),
       oninput: () => changed(),
-      // Keeps keys typed here from the page's shortcuts (delete a node, run).
+      // Keeps the key from the page's shortcuts (delete a node, run).
       onkeydown: (/** @type {KeyboardEvent} */ event) => event.stopPropagation(),
     });
     this.groups = Object.fromEntries(
@@ -59,7 +59,7 @@ export class Finder {
     this.changed();
   }
 
-  /** @param {Setting[]} settings @returns {Set<string>} names of those to be shown */
+  /** @param {Setting[]} settings @returns {Set<string>} names of the shown settings */
   show(settings) {
     const view = { open: this.open, query: this.search.value };
     const shown = settings.filter((one) => isShown(one, view));

@@ -1,19 +1,18 @@
 // @ts-check
-/** Which settings of Wan Train Settings belong together, and which of them its node shows. Pure. */
+/** Groups of the settings of Wan Train Settings, and which settings its node shows. Pure. */
 
 import { t } from "../page/words.mjs";
 
 /**
  * @typedef {{ name: string, value: unknown, usual: unknown, text: string, linked: boolean, group: string, first: boolean }} Setting
- *   `usual` is its default, `text` what a search looks in, `linked` whether its value comes from another node, `first` whether
- *   it is always shown
+ *   `usual`: the default; `text`: searched text; `linked`: whether the value comes from another node; `first`: always shown
  * @typedef {{ open: Set<string>, query: string }} View
  */
 
 /** Number of first settings that are always shown. */
 export const FIRST = 6;
 
-/** Other nodes with settings to search, the most likely first. */
+/** Other nodes that a search looks in, the most likely one first. */
 const OTHERS = [
   "TrainLoRA",
   "LoadWanModel",
@@ -22,7 +21,7 @@ const OTHERS = [
   "WanVideoDataset",
 ];
 
-/** The groups in order; the server has a setting's group as `wan_group` of its widget. */
+/** The groups in order; `wan_group` in a widget's options is its group. */
 export const GROUPS = [
   "batch",
   "optimizer",
@@ -34,12 +33,12 @@ export const GROUPS = [
   "more",
 ];
 
-/** @param {unknown} group as the server says it @returns {string} one of GROUPS; the last one where it says none */
+/** @param {unknown} group from the server @returns {string} one of GROUPS; the last one without a group */
 export function knownGroup(group) {
   return GROUPS.find((one) => one === group) ?? "more";
 }
 
-/** @param {string} group @returns {string} what its button says */
+/** @param {string} group @returns {string} label of its button */
 export function groupTitle(group) {
   switch (group) {
     case "batch":
@@ -62,8 +61,8 @@ export function groupTitle(group) {
 }
 
 /**
- * The other node with a widget whose name starts with the search text.
- * @param {string} query what is looked for
+ * Finds another node with a widget whose name starts with the search text.
+ * @param {string} query the search text
  * @param {(kind: string) => string[]} widgetsOf names of the widgets of a kind of node
  * @returns {{ name: string, kind: string } | null}
  */
@@ -83,7 +82,7 @@ export function isChanged({ value, usual }) {
 }
 
 /**
- * Whether the node shows a setting. What was changed or is linked is never out of sight, but for a search.
+ * Whether the node shows a setting. Changed and linked settings are always shown, except during a search.
  * @param {Setting} setting
  * @param {View} view
  */

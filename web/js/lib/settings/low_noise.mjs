@@ -1,17 +1,17 @@
 // @ts-check
-/** The outputs of the low noise expert: shown where the model has two experts, or where one of them is linked. */
+/** Shows the outputs of the low noise expert only if the model has two experts, or if such an output is linked. */
 
 import { modelOf, sourceOf } from "../fit/asked.mjs";
 import { kindOf } from "../page/ids.mjs";
 
 /** @typedef {import("../page/graph.mjs").GraphNode} GraphNode */
 
-/** How many of a node's last outputs are the low noise expert's. @type {Record<string, number>} */
+/** Class of node -> number of its last outputs that belong to the low noise expert. @type {Record<string, number>} */
 const LAST = { TrainLoRA: 2, ApplyWanLoRA: 1 };
-/** Outputs that were taken away. @type {WeakMap<GraphNode, any[]>} */
+/** Removed outputs. @type {WeakMap<GraphNode, any[]>} */
 const hidden = new WeakMap();
 
-/** @param {GraphNode} node of any kind, its links made */
+/** @param {GraphNode} node of any class, with its links */
 export function showLowNoise(node) {
   const last = LAST[kindOf(node)];
   if (!last || !node.outputs) return;
@@ -26,7 +26,7 @@ export function showLowNoise(node) {
     hidden.set(node, outputs);
     node.outputs = node.outputs.slice(0, -last);
   } else return;
-  // Pages as old as 1.32 draw Vue nodes from a copy of the slots, made again at this message.
+  // Frontends as old as 1.32 draw Vue nodes from a copy of the slots; this event refreshes the copy.
   node.graph?.trigger?.("node:slot-errors:changed", { nodeId: node.id });
   node.setDirtyCanvas?.(true, true);
 }

@@ -1,7 +1,7 @@
 // @ts-check
 /**
- * Nodes show the inputs a beginner changes. Inputs that the server marks as advanced are shown on request, or where their
- * value is changed or linked. Nodes that the page draws itself know the mark, a canvas does not: this is one way for both.
+ * Hides inputs that the server marks as advanced, unless the user shows them, or their value is changed or linked. Vue nodes
+ * support the mark, LiteGraph's canvas does not; this module works for both.
  */
 
 import { element, mark, toggle, write } from "../page/dom.mjs";
@@ -11,7 +11,7 @@ import { counted, t } from "../page/words.mjs";
 
 /** @typedef {import("../page/graph.mjs").GraphNode} GraphNode */
 
-/** Under which name a workflow keeps whether all inputs of a node are shown. */
+/** Property of a node in a workflow: whether all its inputs are shown. */
 const MORE = "wan_trainer_more";
 /** Height of the button in pixels, margins included. */
 const HIGH = 40;
@@ -19,7 +19,7 @@ const HIGH = 40;
 export class MoreInputs {
   /**
    * @param {import("../page/pacing.mjs").Frames} frames
-   * @param {() => boolean} always whether the user wants all inputs of all nodes shown
+   * @param {() => boolean} always whether the user has chosen to show all inputs of all nodes
    */
   constructor(frames, always) {
     this.frames = frames;
@@ -68,7 +68,7 @@ export class MoreInputs {
       () => this.ask(node),
     );
     show(true);
-    // A frame later, as what a workflow says of a node comes between.
+    // One frame later, after the workflow's values were loaded into the node.
     const drawn = () => {
       show();
       node.properties = { [MORE]: false, ...node.properties };

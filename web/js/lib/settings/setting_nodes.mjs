@@ -1,5 +1,5 @@
 // @ts-check
-/** Nodes with many settings show the first ones, the changed ones, and open groups. */
+/** Makes nodes with many settings show the first ones, changed ones, and open groups only. */
 
 import { idHere, kindOf, widgetsOf } from "../page/ids.mjs";
 import { addWidget, MARGINS, showOnly, watchWidgets } from "../page/widget.mjs";
@@ -9,7 +9,7 @@ import { FIRST, groupTitle, knownGroup } from "./groups.mjs";
 /** @typedef {import("../page/graph.mjs").GraphNode} GraphNode */
 
 const KINDS = ["WanTrainSettings"];
-/** Under which name a workflow keeps which groups are open. */
+/** Property of a node in a workflow: its open groups. */
 const OPEN = "wan_trainer_open";
 
 export class SettingNodes {

@@ -1,5 +1,5 @@
 // @ts-check
-/** What cached clips take, below the list of runs, and a button that deletes those no unfinished run needs. Asks first. */
+/** Disk space of cached clips, below the list of runs, and a button that deletes clips that no unfinished run needs. */
 
 import { ask, button, element, fill } from "../page/dom.mjs";
 import { t } from "../page/words.mjs";

@@ -1,7 +1,7 @@
 // @ts-check
 /**
- * The runs whose curves are drawn together, any number of them: one chart, and a legend in which each has its colour and
- * dashes, comes to the fore when it is pointed at or focused, and is taken out again. Only the user takes one out.
+ * The compared runs: one chart of all their curves, and a legend with colour and dashes of each run. A run is highlighted
+ * while the mouse points at it or it has the focus. Only the user adds and removes runs.
  */
 
 import { ink } from "../chart/chart.mjs";
@@ -24,11 +24,11 @@ export class Compared {
     this.routes = routes;
     this.frames = frames;
     this.changed = changed;
-    /** In the order they were ticked. @type {Map<string, RunHistory>} */
+    /** Histories by run, in the order of ticking. @type {Map<string, RunHistory>} */
     this.runs = new Map();
-    /** Which colour and dashes a run has, as long as it is compared. @type {Map<string, number>} */
+    /** Run -> index of its colour and dashes, unchanged while it is compared. @type {Map<string, number>} */
     this.places = new Map();
-    /** The run that stands out. @type {string | null} */
+    /** The highlighted run. @type {string | null} */
     this.pointed = null;
     this.drawn = "";
     this.plot = new Plot(frames, () => this.view(), {
@@ -85,7 +85,7 @@ export class Compared {
     return place === undefined ? null : ink(place, this.plot.dark);
   }
 
-  /** Read on in every run. @returns {Promise<boolean>} whether there is more */
+  /** Reads new lines of every run. @returns {Promise<boolean>} whether there are more */
   async read() {
     let more = false;
     for (const [run, history] of [...this.runs]) {
@@ -96,8 +96,8 @@ export class Compared {
   }
 
   /**
-   * The chart and its legend, and what differs between two. Called once a frame at most.
-   * @param {import("../page/routes.mjs").Summary[]} runs all there are
+   * Draws chart and legend, and the differences between two runs. Called at most once per frame.
+   * @param {import("../page/routes.mjs").Summary[]} runs all runs
    */
   draw(runs) {
     this.element.hidden = !this.runs.size;
@@ -157,7 +157,7 @@ export class Compared {
     );
   }
 
-  /** @param {string | null} run that is to stand out */
+  /** @param {string | null} run the one to highlight */
   point(run) {
     if (run === this.pointed) return;
     this.pointed = run;

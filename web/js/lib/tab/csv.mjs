@@ -1,5 +1,5 @@
 // @ts-check
-/** Runs and curves as CSV, every number in full. Pure. */
+/** Runs and curves as CSV, with unrounded numbers. Pure. */
 
 import { differing, figureOf } from "./differences.mjs";
 
@@ -46,10 +46,10 @@ function figureOfRun(run, key) {
 }
 
 /**
- * A row for each step and each evaluation of runs; the last row counts for a step that was trained twice.
+ * A row for each step and each evaluation of the runs; of a step trained twice, the later row.
  * @param {string[]} runs
- * @param {(run: string, since: number) => Promise<Answer>} read the lines from a number on
- * @param {(run: string, lines: number) => void} told how far it is
+ * @param {(run: string, since: number) => Promise<Answer>} read reads lines from number `since`
+ * @param {(run: string, lines: number) => void} told called with the progress
  * @returns {Promise<string[]>}
  */
 export async function curvesCsv(runs, read, told = () => {}) {

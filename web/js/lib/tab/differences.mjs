@@ -14,20 +14,20 @@ import { stepOf } from "../run/trouble.mjs";
 export const STANDING = ["eval_best", "state", "step"];
 export const OUTCOMES = ["loss", "seconds_per_step", "updated"];
 const LOWER_IS_BETTER = ["loss", "eval_best", "seconds_per_step"];
-/** Settings that differ most often, shown first. */
+/** Settings shown first, because they differ most often. */
 const FIRST = ["rank", "alpha", "learning_rate", "data", "model", "adapter", "optimizer"];
-/** More columns than a sidebar can show. */
+/** Maximum number of columns of settings. */
 const MOST_SETTINGS = 12;
 
-/** Names of settings as people write them. @type {Record<string, string>} */
+/** Abbreviations of settings' names. @type {Record<string, string>} */
 const SHORT = { lr: "learning_rate", dim: "rank" };
 
 /**
- * The runs whose name contains every word; a word such as `rank:16` or `rank=16` matches a setting, `state` a state.
+ * Finds runs: a word must occur in the name; `rank:16` or `rank=16` must match a setting.
  * @param {Summary[]} runs
  * @param {string} words
- * @param {string} state empty for all
- * @param {Record<string, unknown>} common settings that are the same in all runs
+ * @param {string} state required state, empty for all
+ * @param {Record<string, unknown>} common settings that are equal in all runs
  */
 export function found(runs, words, state = "", common = {}) {
   const wanted = wordsIn(words);
@@ -44,7 +44,7 @@ export function found(runs, words, state = "", common = {}) {
 }
 
 /**
- * The first name among the words that no setting begins with; empty for none.
+ * The first setting's name in the search that matches no setting; empty if all match.
  * @param {Summary[]} runs @param {string} words @param {Record<string, unknown>} common
  */
 export function unknownSetting(runs, words, common = {}) {
@@ -65,7 +65,7 @@ function wordsIn(words) {
 }
 
 /**
- * Whether that value stands in the setting called `key`, or in one whose name starts with it.
+ * Whether the setting `key`, or a setting whose name starts with `key`, has the value.
  * @param {Record<string, unknown>} settings @param {string} key @param {string} value
  */
 function has(settings, key, value) {
@@ -81,7 +81,7 @@ function same(own, value) {
 }
 
 /**
- * The settings that are not the same in all runs of a group, in any group.
+ * The settings that differ within a group, in any group.
  * @param {Group[]} groups
  * @param {number} most
  * @returns {string[]}
@@ -139,8 +139,8 @@ export function bestOf(key, runs) {
 }
 
 /**
- * Groups runs by their requested name: without a sweep's values, the number of a later run of the same name, and the
- * width of an average. Groups are in the order of their first run.
+ * Groups runs by their requested name, without the suffixes of sweep values, later runs of the same name, and averages.
+ * Groups are in the order of their first runs.
  * @param {Summary[]} runs
  * @returns {Group[]}
  */

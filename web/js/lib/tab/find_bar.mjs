@@ -1,5 +1,5 @@
 // @ts-check
-/** The bar over the table: search, groups, number of found runs, and files to save. */
+/** The bar above the table: search, grouping, number of found runs, and CSV files. */
 
 import { button, element, toggle, write } from "../page/dom.mjs";
 import { counted, inOneText, t } from "../page/words.mjs";
@@ -16,7 +16,7 @@ export class FindBar {
       "aria-label": t("Find runs by name or setting"),
       oninput: changed,
     });
-    /** Lies over the table head while the field has the focus, so that nothing moves when the focus leaves. */
+    /** Covers the table head while the field has the focus, so that the layout does not move. */
     this.hint = element("p", { class: "wan-find-help", role: "status" });
     this.state = element(
       "select",
@@ -43,14 +43,14 @@ export class FindBar {
     );
   }
 
-  /** @param {string[]} names settings in which runs differ @param {string} unknown a name that no setting has */
+  /** @param {string[]} names settings that differ between runs @param {string} unknown searched name without a setting */
   help(names, unknown) {
     const differ = names.length && t("The runs differ in {names}.", { names: names.join(", ") });
     const how = inOneText([t("Words of a name, or name:value of a setting."), differ]);
     write(this.hint, unknown ? t("No setting is called “{name}”.", { name: unknown }) : how);
   }
 
-  /** What is looked for. */
+  /** The search text. */
   get asked() {
     return { words: this.find.value, state: this.state.value };
   }

@@ -1,5 +1,5 @@
 // @ts-check
-/** The head of a group of runs: folds it, and compares all of it. */
+/** The head of a group of runs: folds the group, and compares all its runs. */
 
 import { element, mark, write } from "../page/dom.mjs";
 import { counted, t } from "../page/words.mjs";
@@ -24,14 +24,14 @@ export class GroupRow {
     this.element = element("tr", {}, this.cell);
   }
 
-  /** It is out of view. */
+  /** Called when the row leaves the view. */
   leave() {
     this.element.remove();
   }
 
   /**
    * @param {import("./differences.mjs").Group} group
-   * @param {{ wide: number, open: boolean, compared: number, index: number }} view `compared`: how many of its runs are
+   * @param {{ wide: number, open: boolean, compared: number, index: number }} view `compared`: number of its compared runs
    */
   update(group, { wide, open, compared, index }) {
     this.group = group;
@@ -46,7 +46,7 @@ export class GroupRow {
   }
 }
 
-/** @param {string} name @param {number} n how many runs it has */
+/** @param {string} name @param {number} n number of its runs */
 function heading(name, n) {
   return counted(n, "{name}, 1 run", "{name}, {n} runs", { name });
 }

@@ -12,7 +12,7 @@ import { titleOf } from "./run_table.mjs";
 /** @typedef {import("../page/routes.mjs").Summary} Summary */
 
 export class Pair {
-  /** @param {(path: string) => string} address makes a route's path one that a video element can load */
+  /** @param {(path: string) => string} address turns a route's path into an address for a video element */
   constructor(address) {
     this.address = address;
     this.drawn = "";
@@ -29,8 +29,8 @@ export class Pair {
   }
 
   /**
-   * @param {Summary[]} runs that are compared: shown where they are two
-   * @param {(run: string) => import("./run_row.mjs").Ink} inkOf how the curve of a run is drawn
+   * @param {Summary[]} runs the compared ones; hidden unless there are two
+   * @param {(run: string) => import("./run_row.mjs").Ink} inkOf returns colour and dashes of a run's curve
    */
   draw(runs, inkOf) {
     this.element.hidden = runs.length !== 2;

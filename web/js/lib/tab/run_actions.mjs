@@ -1,5 +1,5 @@
 // @ts-check
-/** The actions of an opened run's buttons, each with a message of its result. */
+/** The actions of an opened run's buttons; each shows a message with its result. */
 
 import { showPreviews } from "../grid/samples_grid.mjs";
 import { t } from "../page/words.mjs";
@@ -36,7 +36,7 @@ export function actionsOf({ routes, page, say, failed, refresh, close }) {
       await page.copy(name);
       return t("Copied {name}", { name });
     }),
-    // Trained without ComfyUI: nothing has put it among the LoRAs.
+    // The run was trained without ComfyUI, so its LoRA is not in the loader lists.
     use: work(async (id) => {
       const { best, saves } = await routes.detail(id);
       const step = best ?? saves?.at(-1)?.step ?? 0;
@@ -48,7 +48,7 @@ export function actionsOf({ routes, page, say, failed, refresh, close }) {
       try {
         return deletedText(id, await routes.remove(id));
       } finally {
-        refresh(); // a part of it may be gone where a program holds a file
+        refresh(); // if a program holds a file open, the run is deleted only in part
       }
     }),
     bytes: (id) => routes.bytes(id),

@@ -30,7 +30,7 @@ import { stepOf } from "../run/trouble.mjs";
 
 const MOST_NAMES = 3;
 /**
- * A run's numbers in one line, without unknown ones.
+ * The known numbers of a run in one line.
  * @param {Summary} run
  * @param {number} now unix seconds
  */
@@ -53,7 +53,7 @@ export function cardText(run, now) {
 /**
  * The result of deleting a run.
  * @param {string} run
- * @param {{ kept?: unknown, freed?: number }} answer names of what its folder still holds, and the bytes that are free again
+ * @param {{ kept?: unknown, freed?: number }} answer `kept`: names of remaining files; `freed`: bytes
  */
 export function deletedText(run, { kept, freed }) {
   const own = list(kept).map(text).filter(Boolean);
@@ -68,10 +68,10 @@ export function deletedText(run, { kept, freed }) {
 }
 
 /**
- * The question before deleting a run: what is deleted, what stays, and the freed bytes, a paragraph each.
+ * The question before deleting a run, in paragraphs: deleted files, remaining files, freed bytes.
  * @param {string} run
- * @param {string[]} loras of it, as loader lists spell them
- * @param {number | null} bytes that would be free; null while nobody knows
+ * @param {string[]} loras names of its LoRAs in the loader lists
+ * @param {number | null} bytes to be freed; null if unknown
  */
 export function question(run, loras, bytes) {
   const names = loras
@@ -121,7 +121,7 @@ export class RunCard {
     const page = { queue: async () => actions.resume(id), copy: actions.take };
     this.trouble = new TroubleBox({ ...page, isListed: true }, actions, actions.say);
     this.question = element("div", { class: "wan-question" });
-    /** Created on the first use. @type {import("./run_clips.mjs").RunClips | null} */
+    /** Created at the first use. @type {import("./run_clips.mjs").RunClips | null} */
     this.clips = null;
     this.buttons = this.buildButtons();
     const close = button("×", t("Close {run}", { run: id }), () => actions.close());
@@ -187,7 +187,7 @@ export class RunCard {
     enable(this.buttons.remove, !run.live);
   }
 
-  /** @param {boolean} on whether the clips are to be seen */
+  /** @param {boolean} on whether to show the clips */
   show(on) {
     if (!on) {
       this.clips?.element.remove();
@@ -212,7 +212,7 @@ export class RunCard {
         ),
       );
     say(null);
-    this.actions.bytes(this.id).then(say, () => {}); // a size that cannot be read is omitted
+    this.actions.bytes(this.id).then(say, () => {}); // after an error the size is omitted
     const refused = () => this.answered(false);
     ask(this.question, { label: t("Delete {run}?", run), words, no, yes, refused });
   }

@@ -14,7 +14,7 @@ export class RunClips {
   /**
    * @param {string} run
    * @param {{ routes: import("../page/routes.mjs").Routes, address: (path: string) => string,
-   *   say: (text: string) => void }} page `address` makes a route's path one that a video element can load
+   *   say: (text: string) => void }} page `address` turns a route's path into an address for a video element
    */
   constructor(run, { routes, address, say }) {
     this.run = run;
@@ -35,7 +35,7 @@ export class RunClips {
     );
   }
 
-  /** Read the news of the run. */
+  /** Reads new data of the run. */
   async read() {
     try {
       const answer = () => this.routes.metrics(this.run, this.history.lines);
@@ -55,7 +55,7 @@ export class RunClips {
     }
   }
 
-  /** @param {number} step a saved one, to be the run's LoRA; of a pair both */
+  /** @param {number} step the saved step that becomes the run's LoRA, or both LoRAs of a pair */
   async use(step) {
     try {
       await this.routes.use(this.run, step);

@@ -1,5 +1,5 @@
 // @ts-check
-/** One run as a row of the table: ticked to be compared, with the still of its newest preview, its state and figures. */
+/** One run as a row of the table: checkbox for comparing, still of the newest preview, state and figures. */
 
 import { element, mark, write, writeName } from "../page/dom.mjs";
 import { samplePath } from "../page/routes.mjs";
@@ -14,12 +14,12 @@ import { figureOf } from "./differences.mjs";
  * @typedef {import("../page/routes.mjs").Summary} Summary
  * @typedef {import("./differences.mjs").Column} Column
  * @typedef {{ open: (run: string) => void, compare: (run: string, on: boolean) => void, address: (path: string) => string }} RowActions
- * @typedef {{ color: string, dash: number } | null} Ink how its curve is drawn; null when it is not compared
+ * @typedef {{ color: string, dash: number } | null} Ink colour and dashes of its curve; null if it is not compared
  */
 
-/** Milliseconds after which a row that is still in view shows its still: one that flies by asks for nothing. */
+/** Milliseconds in view after which a row loads its still; rows that scroll past load nothing. */
 const SETTLED = 150;
-/** A little into the clip: the first frame of a fade is black. */
+/** Fragment of an address: 0.1 s into the clip, because the first frame of a fade-in is black. */
 const STILL = "#t=0.1";
 
 export class RunRow {
@@ -27,7 +27,7 @@ export class RunRow {
   constructor(id, actions) {
     this.id = id;
     this.actions = actions;
-    /** The preview whose still is shown. */
+    /** The preview of the shown still. */
     this.shown = "";
     this.check = element("input", {
       type: "checkbox",
@@ -57,7 +57,7 @@ export class RunRow {
   /**
    * @param {Summary} run
    * @param {{ columns: Column[], bests: Record<string, number | null>, opened: boolean, ink: Ink, index: number, now: number, group: string }} view
-   *   `group`: the name under whose head it stands, which is not said again
+   *   `group`: name of its group, which the row does not repeat
    */
   update(run, { columns, bests, opened, ink, index, now, group }) {
     const isInside = group && run.id !== group && run.id.startsWith(group);
@@ -102,7 +102,7 @@ export class RunRow {
     write(cell, text);
   }
 
-  /** It is out of view: a browser plays few clips at once, and forgets clips without a source. */
+  /** Called when the row leaves the view: removes the clip's source, because browsers limit the number of loaded clips. */
   leave() {
     this.shown = "";
     const clip = this.still.querySelector("video");
@@ -120,7 +120,7 @@ export class RunRow {
       return;
     }
     setTimeout(() => {
-      // Out of view, or of a table too small for stills: asked again with the next list.
+      // The row is out of view, or the table is too narrow for stills; the next list tries again.
       if (this.shown !== preview || !this.still.clientWidth) {
         this.shown = "";
         return;

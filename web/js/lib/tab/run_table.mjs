@@ -1,7 +1,7 @@
 // @ts-check
 /**
- * A table of the settings that differ between runs: sorted by any column, grouped by name, best values bold. Only rows
- * in view are drawn; arrow keys reach all.
+ * A table of runs and of the settings that differ: sorted by any column, grouped by name, best values bold. It draws only
+ * rows in view; arrow keys reach all rows.
  */
 
 import { element, fill, mark, wordsOf, writeName } from "../page/dom.mjs";
@@ -15,23 +15,23 @@ import { inView, scrolledTo } from "./window.mjs";
  * @typedef {import("../page/routes.mjs").Summary} Summary
  * @typedef {import("./differences.mjs").Column} Column
  * @typedef {import("./differences.mjs").Group} Group
- * @typedef {{ group: Group, bests: Record<string, number | null>, run: Summary | null }} Item a run, or the head of a group
+ * @typedef {{ group: Group, bests: Record<string, number | null>, run: Summary | null }} Item a run, or a group's head (null)
  * @typedef {import("./run_row.mjs").RowActions & { ink: (run: string) => import("./run_row.mjs").Ink,
  *   opened: () => string | null, group: (runs: Summary[], on: boolean) => void }} TableActions
  */
 
-/** As the style sheet has it. */
+/** The same value as in the style sheet. */
 const ROW = 36;
 const HEAD = 40;
-/** Characters a column is wide at least and at most, and pixels of a character. */
+/** Minimum and maximum width of a column in characters, and width of a character in pixels. */
 const [NARROW, WIDE, CHARACTER] = [4, 22, 7.6];
-/** Of the names, in pixels. */
+/** Width of the column of names, in pixels. */
 const [NAME_LEAST, NAME_MOST] = [120, 320];
-/** Pixels of a state that is its sign alone. */
+/** Width of a state shown as a sign only, in pixels. */
 const SIGN = 46;
-/** Columns that are seen next to the names without scrolling. */
+/** Number of columns next to the names that fit without scrolling. */
 const FIRST = ["eval_best", "state"];
-/** Pixels below which states are signs alone, and names have no still before them. */
+/** Width of the table in pixels below which states are signs only, and names have no still. */
 const SMALL = 420;
 
 export class RunTable {
@@ -40,7 +40,7 @@ export class RunTable {
     this.actions = actions;
     /** @type {Summary[]} */
     this.runs = [];
-    /** Found runs in their order. @type {Summary[]} */
+    /** Found runs, sorted. @type {Summary[]} */
     this.shown = [];
     /** @type {Item[]} */
     this.items = [];
@@ -48,16 +48,16 @@ export class RunTable {
     this.columns = [];
     /** @type {import("./differences.mjs").Order | null} */
     this.order = null;
-    /** Whether runs are grouped by name, each group with a best of its own. */
+    /** Whether runs are grouped by name; each group has its own best values. */
     this.groups = false;
-    /** Names of the groups that are folded. @type {Set<string>} */
+    /** Names of folded groups. @type {Set<string>} */
     this.folded = new Set();
-    /** Rows that are drawn, by run or by group. @type {Map<string, RunRow | GroupRow>} */
+    /** Drawn rows, by run or group. @type {Map<string, RunRow | GroupRow>} */
     this.rows = new Map();
     this.drawn = "";
-    /** The width that columns were fitted to, in pixels. */
+    /** The table's width at the last layout, in pixels. */
     this.fitted = -1;
-    /** Whether that is as little as a sidebar has at first on a small screen. */
+    /** Whether the table is too narrow for stills and words of states. */
     this.small = false;
     this.draw = this.draw.bind(this);
     this.ask = () => frames.ask(this.draw);
@@ -86,13 +86,13 @@ export class RunTable {
     new ResizeObserver(this.ask).observe(this.element);
   }
 
-  /** @param {Summary[]} runs the runs found */
+  /** @param {Summary[]} runs the found runs */
   update(runs) {
     this.runs = runs;
     this.arrange();
   }
 
-  /** Compute order, groups and columns. */
+  /** Computes order, groups and columns. */
   arrange() {
     const all = sorted(this.runs, this.order);
     const groups = this.groups ? grouped(all) : [{ name: "", runs: all }];
@@ -171,7 +171,7 @@ export class RunTable {
     this.arrange();
   }
 
-  /** The rows in view. */
+  /** Draws the rows in view. */
   draw() {
     if (this.fitted !== this.element.clientWidth) this.drawHeads();
     const { scrollTop, clientHeight } = this.element;
@@ -238,7 +238,7 @@ export class RunTable {
   }
 
   /**
-   * Arrow keys, Page Up and Down, Home and End move between rows, also to rows that are not drawn.
+   * Handles keys: arrows, Page Up and Down, Home and End move between all rows, drawn or not.
    * @param {KeyboardEvent} event
    */
   walk(event) {
@@ -271,7 +271,7 @@ export class RunTable {
 
   /** Scroll to a row and focus an element in it. @param {number} place @param {string} what */
   reach(place, what) {
-    this.draw(); // a list that came since the last frame gives no room to scroll in yet
+    this.draw(); // updates the scroll height, if a list has come since the last frame
     const { scrollTop, clientHeight } = this.element;
     this.element.scrollTop = scrolledTo(place, ROW, scrollTop, clientHeight, HEAD);
     this.draw();
@@ -290,7 +290,7 @@ function sum(numbers) {
   return numbers.reduce((all, one) => all + one, 0);
 }
 
-/** The place of rows that are not drawn. */
+/** Empty space in place of rows that are not drawn. */
 function space() {
   return element("tr", { "aria-hidden": "true", class: "wan-space" });
 }

@@ -1,6 +1,6 @@
 // @ts-check
 /**
- * The sidebar tab "Training runs": a table of every run of this ComfyUI, the curves of ticked runs, and the opened run.
+ * The sidebar tab "Training runs": a table of all runs of this ComfyUI, the curves of ticked runs, and the opened run.
  */
 
 import { button, element, fill, write } from "../page/dom.mjs";
@@ -25,14 +25,14 @@ import { RunTable } from "./run_table.mjs";
  */
 
 const LIST_GAP = 1000;
-/** How many times as long as reading the list lasts is waited before it is read again: thousands of runs cost time. */
+/** Minimum pause between two reads of the list, in multiples of a read's duration: thousands of runs take time. */
 const REST = 15;
 
 export class RunsTab {
   /**
    * @param {Routes} routes
    * @param {import("../page/pacing.mjs").Frames} frames
-   * @param {Page} page what only the page can do
+   * @param {Page} page functions of ComfyUI's page
    */
   constructor(routes, frames, page) {
     this.routes = routes;
@@ -43,11 +43,11 @@ export class RunsTab {
     this.known = false;
     /** @type {Summary[]} */
     this.runs = [];
-    /** Whether there may be cached clips: with any run, or where the server reports some. */
+    /** Whether there may be cached clips: there are runs, or the server reports clips. */
     this.cachesClips = false;
-    /** The runs behind the table, which is built again only for other ones. @type {unknown[]} */
+    /** The runs in the table; it is rebuilt only if they change. @type {unknown[]} */
     this.arranged = [];
-    /** The run that is opened. @type {RunCard | null} */
+    /** The opened run. @type {RunCard | null} */
     this.card = null;
     this.lister = new Follower(() => this.list(), {
       gap: LIST_GAP,
@@ -145,12 +145,12 @@ export class RunsTab {
     this.shown = false;
   }
 
-  /** Read the list again, soon. */
+  /** Schedules a read of the list. */
   refresh() {
     this.lister.ask();
   }
 
-  /** A run has news: its curve if it is drawn, the list if it is seen. */
+  /** Called after news of a run: reads its curve if it is compared, and the list if it is visible. */
   onStatus() {
     if (!this.shown) return;
     this.lister.ask();
@@ -168,7 +168,7 @@ export class RunsTab {
     return false;
   }
 
-  /** Read on in every compared run. @returns {Promise<boolean>} whether there is more */
+  /** Reads new lines of every compared run. @returns {Promise<boolean>} whether there are more */
   async read() {
     const more = await this.compared.read();
     this.frames.ask(this.draw);

@@ -1,16 +1,16 @@
 // @ts-check
-/** The rows in view among many of one height; space above and below replaces the others. Pure. */
+/** Computes the rows in view of a list with equal row heights; empty space replaces the rows above and below. Pure. */
 
-/** Rows drawn beyond the edges, so that a turn of the wheel and the tabulator find some. */
+/** Rows drawn outside the view, so that scrolling and the Tab key find rows. */
 const BEYOND = 8;
 
 /**
  * @param {number} count
  * @param {number} height of a row
- * @param {number} top how far it was scrolled
+ * @param {number} top scroll offset
  * @param {number} seen height of the view
- * @returns {{ first: number, end: number, above: number, below: number }} rows from `first` to before `end`, and the
- *   space in place of the others
+ * @returns {{ first: number, end: number, above: number, below: number }} rows `first` to `end` (exclusive), and the heights
+ *   of the empty spaces
  */
 export function inView(count, height, top, seen) {
   const first = Math.max(0, Math.min(count, Math.floor(top / height)) - BEYOND);
@@ -19,12 +19,12 @@ export function inView(count, height, top, seen) {
 }
 
 /**
- * How far to scroll so that a row is seen, by no more than that.
+ * The nearest scroll offset at which a row is in view.
  * @param {number} row
  * @param {number} height
  * @param {number} top
  * @param {number} seen
- * @param {number} covered by the head of the table
+ * @param {number} covered height of the table head
  */
 export function scrolledTo(row, height, top, seen, covered = 0) {
   const [start, end] = [row * height, (row + 1) * height];

@@ -1,23 +1,23 @@
 // @ts-check
-/** Which value of a saved node belongs to which widget. Pure. */
+/** Assigns the values of a saved node to its widgets, by name. Pure. */
 
 import { OURS } from "../page/ids.mjs";
 
 /**
- * A node as a workflow file holds it. Since frontends of 2026 `widgets_values_named` stands next to the positions; this
- * pack writes it on every frontend.
+ * A node in a workflow file. Frontends since 2026 write `widgets_values_named` in addition to the list of values; this pack
+ * writes it on every frontend.
  * @typedef {{ type?: string, inputs?: { name?: string, widget?: { name: string } }[], widgets_values?: unknown,
  *   widgets_values_named?: Record<string, unknown> }} SavedNode
  * @typedef {{ name: string, value?: unknown, serialize?: boolean }} Widget
  */
 
-/** @param {Widget[]} widgets @returns {Widget[]} those whose value is saved */
+/** @param {Widget[]} widgets @returns {Widget[]} the widgets with saved values */
 export function savedWidgets(widgets) {
   return widgets.filter((widget) => widget.serialize !== false);
 }
 
 /**
- * The values by name, under the key that newer frontends use.
+ * The values by name, for `widgets_values_named`.
  * @param {Widget[]} widgets
  * @returns {Record<string, unknown>}
  */
@@ -26,8 +26,8 @@ export function valuesByName(widgets) {
 }
 
 /**
- * The saved values by name; null without names, where the page uses positions. Names win, unless a program changed the
- * positions: then there are as many as widgets today.
+ * The saved values by name; null without names, so that the page uses the list. Names win, unless another program changed
+ * the list: then the list has as many values as the node has widgets.
  * @param {SavedNode} saved
  * @param {string[]} today names of the node's widgets, in order
  * @returns {Record<string, unknown> | null}
@@ -43,7 +43,7 @@ export function namedValues(saved, today) {
 }
 
 /**
- * The values of the node's widgets in order: saved by name, else the current one. null, of a menu without choices,
+ * The values of the node's widgets, in order: the saved value, else the current one. null, from a menu without choices,
  * counts as not saved.
  * @param {Record<string, unknown>} named
  * @param {Widget[]} widgets
@@ -56,8 +56,8 @@ export function inOrder(named, widgets) {
 }
 
 /**
- * Whether names and positions have the same values, so that neither was changed. Display-only widgets may have left
- * empty values at the end.
+ * Whether names and list have the same values, so that neither was changed. Display-only widgets may have added empty
+ * values at the end.
  * @param {Record<string, unknown>} named
  * @param {unknown[]} positions
  */
@@ -76,8 +76,8 @@ function isRecord(value) {
 /** @typedef {import("./restore.mjs").SavedNode} SavedNode */
 
 /**
- * Every way to load or copy a node (file, undo, paste, subgraph) goes through these two methods of its class.
- * @param {{ prototype: any }} nodeType the class the page made of a node
+ * Wraps the two methods of a node class that load and save it (file, undo, paste, subgraph).
+ * @param {{ prototype: any }} nodeType LiteGraph's class
  * @param {string} kind its id
  */
 export function keepByName({ prototype }, kind) {
@@ -97,7 +97,7 @@ export function keepByName({ prototype }, kind) {
   };
   prototype.onSerialize = function (/** @type {SavedNode} */ saved) {
     const result = onSerialize?.call(this, saved);
-    // Frontends as old as 1.32 leave a gap for a widget that is not saved, which shifts the values behind it.
+    // Frontends as old as 1.32 leave a gap for a widget that is not saved, which shifts the later values.
     saved.widgets_values &&= savedWidgets(this.widgets ?? []).map(({ value }) => value ?? null);
     saved.widgets_values_named ??= valuesByName(this.widgets ?? []);
     return result;

@@ -106,7 +106,7 @@ export class DensityCard extends Card {
     this.read(this.plan ? 1000 * this.plan.from(place) : null);
   }
 
-  /** The arrow keys walk over the timesteps, from the middle. @param {KeyboardEvent} event */
+  /** Moves the cursor with the arrow keys, starting from the middle. @param {KeyboardEvent} event */
   move(event) {
     const way = { ArrowLeft: -STEP, ArrowRight: STEP }[event.key];
     if (!way) return;

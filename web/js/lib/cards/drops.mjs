@@ -52,7 +52,7 @@ export function takeDrops(node, card, { app, api }) {
   });
 }
 
-/** Folders that are there now, as the server lists them. @param {any} api @param {GraphNode} node */
+/** The existing folders, from the server. @param {any} api @param {GraphNode} node */
 async function foldersOf(api, node) {
   const id = String(node.comfyClass);
   const answer = await api.fetchApi(`/object_info/${encodeURIComponent(id)}`, {

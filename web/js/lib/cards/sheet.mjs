@@ -139,7 +139,7 @@ export class Sheet {
     return element("li", {}, made);
   }
 
-  /** Look at a clip closely, or no longer. @param {number} clip @param {string} name */
+  /** Opens a clip, or closes it. @param {number} clip @param {string} name */
   open(clip, name) {
     if (this.editor.clip === clip) return this.editor.close();
     this.editor.open(clip, name);

@@ -90,7 +90,7 @@ export function deviceRows(split) {
   });
 }
 
-/** Bytes of the full bar: the device, or the needed bytes where those are more. @param {Memory} memory */
+/** Bytes of a full bar: the device's memory, or the needed bytes if they are more. @param {Memory} memory */
 function largest({ weights, predicted, total }) {
   return Math.max(...[weights, predicted, total].filter(known), 0);
 }

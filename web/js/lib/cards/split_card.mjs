@@ -34,7 +34,7 @@ export class SplitCard extends Card {
     this.ask();
   }
 
-  /** When the devices work in a step of the training, and what each needs. @param {import("../fit/sentences.mjs").Plan | null} plan */
+  /** Shows timeline and memory of the devices. @param {import("../fit/sentences.mjs").Plan | null} plan */
   showPlan(plan) {
     const drawn = JSON.stringify([plan?.cards, plan?.devices]);
     if (this.step.dataset.drawn === drawn) return;

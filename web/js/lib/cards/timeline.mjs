@@ -24,13 +24,13 @@ function passesOf(work) {
   );
 }
 
-/** What a card does, for screen readers. @param {string} name @param {Pass[]} passes */
+/** Text of a GPU's passes, for screen readers. @param {string} name @param {Pass[]} passes */
 export function rowText(name, passes) {
   const busy = passes.reduce((sum, [, , begin, end]) => sum + end - begin, 0);
   return t("{card} is busy {percent} % of a step", { card: name, percent: Math.round(100 * busy) });
 }
 
-/** How long a step is, and how much of it the cards wait. @param {Step} step */
+/** Duration of a step, and the GPUs' share of idle time. @param {Step} step */
 export function timeText({ seconds, idle }) {
   const values = { seconds: short(seconds), percent: Math.round(100 * Number(idle)) };
   return values.percent > 0

@@ -41,7 +41,7 @@ export function boundaryOf(variant) {
   return /^2\.2 (T2V|VACE)/.test(variant) ? 0.875 : 0.9;
 }
 
-/** The training shift of a model for the setting 0. @param {string} variant as Load Wan Model names it */
+/** The training shift of a model for the setting 0. @param {string} variant from Load Wan Model */
 export function shiftOf(variant) {
   const boundary = boundaryOf(variant);
   if (boundary !== null) return boundary === 0.875 ? 12 : 5;

@@ -28,7 +28,7 @@ export function trainersOf(root, settings) {
     }));
 }
 
-/** What is known of the model a trainer gets, through the nodes that change its plan. @param {GraphNode} trainer */
+/** Facts of a trainer's model, found through the nodes in between. @param {GraphNode} trainer */
 function modelAbove(trainer) {
   let node = sourceOf(trainer, "model");
   for (let far = 0; node && far < LONGEST; far += 1) {

@@ -112,7 +112,7 @@ export function drawStar(context, plan, step, theme) {
   context.stroke();
 }
 
-/** On the evaluation curve, else above the mark of the save. @param {Plan} plan @param {number} step */
+/** Y position of the suggested step's star: on the evaluation curve, else above the mark of the save. @param {Plan} plan @param {number} step */
 function starHeight(plan, step) {
   const found = plan.evaluations.flat().find((point) => point.step === step);
   return found && found.value > plan.lowest ? plan.y.at(found.value) : plan.floor - 18;

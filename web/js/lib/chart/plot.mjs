@@ -169,7 +169,7 @@ export class Plot {
     this.read(this.plan ? Math.max(0, Math.round(this.plan.x.from(place))) : null);
   }
 
-  /** The arrow keys walk over the steps, from the newest or from the first. @param {KeyboardEvent} event */
+  /** Moves the cursor with the arrow keys, starting from the newest or the first step. @param {KeyboardEvent} event */
   moveCursor(event) {
     const way = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     if (!way || !this.view) return;
@@ -213,7 +213,7 @@ function markerTexts({ saves, samples, best, overfitsFrom, marks, skipped }, war
   return texts.filter(Boolean).map((text) => ({ text, color: "", written: written(text) }));
 }
 
-/** The newest few. @param {{ step: number }[]} marks */
+/** The newest marks. @param {{ step: number }[]} marks */
 function steps(marks) {
   return [...new Set(marks.map((one) => one.step))].slice(-5).join(", ");
 }
@@ -238,7 +238,7 @@ export function theme(style) {
   };
 }
 
-/** The color of what is wrong. @param {boolean} dark */
+/** Colour of problems. @param {boolean} dark */
 function warning(dark) {
   return dark ? "#ffb02e" : "#b45309";
 }

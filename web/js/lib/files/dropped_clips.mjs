@@ -25,7 +25,7 @@ const LONGEST_NAME = 60;
 /** Maximum number of skipped files that a message names. */
 const MOST_NAMED = 3;
 
-/** Whether something that hangs over the page may be files. @param {DragEvent} event */
+/** Whether the dragged data may contain files. @param {DragEvent} event */
 export function hasFiles({ dataTransfer }) {
   return [...(dataTransfer?.types ?? [])].includes("Files");
 }
@@ -88,7 +88,7 @@ export function planned(files, most) {
   return plan;
 }
 
-/** Whether dragged or dropped data may be for a dataset. @param {DataTransfer | null} carried */
+/** Whether dragged or dropped data may contain clips. @param {DataTransfer | null} carried */
 export function mayTake(carried) {
   const named = [...(carried?.files ?? [])].some(({ name }) => MEDIA.test(name));
   return named || entriesOf(carried).some((entry) => entry.isDirectory);

@@ -37,7 +37,7 @@ export function readForm({ literals, holes }, text, least = 1) {
   return values;
 }
 
-/** A sentence with its holes filled. @param {string} sentence @param {Values} values */
+/** A sentence with values in place of its placeholders. @param {string} sentence @param {Values} values */
 export function filled(sentence, values) {
   return sentence.replace(/\{(\w+)\}/g, (hole, name) =>
     Object.hasOwn(values, name) ? values[name] : hole,

@@ -32,12 +32,12 @@ export function learnNotes(translations) {
     .map(([english, said]) => ({ form: formOf(english), said }));
 }
 
-/** Ask for the lines of the page's language. @param {(address: URL) => Promise<Response>} fetchFile @param {string} locale */
+/** Requests the lines of the page's language. @param {(address: URL) => Promise<Response>} fetchFile @param {string} locale */
 export async function loadNotes(fetchFile, locale) {
   learnNotes(await loadList(fetchFile, "notes", locale));
 }
 
-/** A line in the language of the page; one that no template has stays. @param {string} line */
+/** A translated line; a line of no template is returned unchanged. @param {string} line */
 export function lineInWords(line) {
   for (const { form, said } of known) {
     const values = readForm(form, line.replace(CODE, "**$1**"));

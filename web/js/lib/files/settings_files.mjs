@@ -27,7 +27,7 @@ const MOST_BYTES = 512 << 10;
 const REFUSED = 409;
 const MOST_FILES = 16;
 
-/** Whether a text may be a training of another trainer; the server knows. @param {string} name @param {string} text */
+/** Whether a text may be another trainer's settings; the server decides. @param {string} name @param {string} text */
 export function mayBeSettings(name, text) {
   if (/[.](toml|ya?ml)$/i.test(name)) return true;
   return /[.]json$/i.test(name) ? WORDS.test(text) && !isGraph(text) : text.includes(COMMAND);
@@ -55,7 +55,7 @@ export class SettingsFiles {
     this.doors = doors;
   }
 
-  /** Files fell on the page; ComfyUI is going to ask for one of them, or for each. @param {Iterable<TextFile>} files */
+  /** Called with files dropped on the page, before ComfyUI opens one or each of them. @param {Iterable<TextFile>} files */
   fell(files) {
     this.#dropped = [...files];
     this.#taken.clear();
@@ -133,7 +133,7 @@ function summary({ trainer, source, counts, missing }) {
   return lines.join("\n");
 }
 
-/** The files that a trainer could have written, with their texts. @param {TextFile[]} files */
+/** The files that may be a trainer's, with their texts. @param {TextFile[]} files */
 async function settingsOf(files) {
   const small = files.filter((one) => TEXT.test(one.name) && one.size <= MOST_BYTES);
   const read = await Promise.all(small.map(async (one) => ({ one, text: await one.text() })));
@@ -142,7 +142,7 @@ async function settingsOf(files) {
     .slice(0, MOST_FILES);
 }
 
-/** A file of one drop; each look at a drop gives other objects. @param {TextFile} file */
+/** Key of a dropped file, because each read of a drop creates new objects. @param {TextFile} file */
 function nameOf(file) {
   return `${file.name}/${file.size}/${file.lastModified}`;
 }

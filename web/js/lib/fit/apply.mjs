@@ -38,7 +38,7 @@ export function apply(training, settings, create) {
   });
 }
 
-/** A clip that is small already stays so. @param {GraphNode} node @param {string} name @param {number | string | boolean} value */
+/** Sets a widget, but never enlarges a clip. @param {GraphNode} node @param {string} name @param {number | string | boolean} value */
 function turn(node, name, value) {
   const widget = node.widgets?.find((one) => one.name === name);
   if (!widget || (typeof value === "number" && Number(widget.value) <= value)) return;

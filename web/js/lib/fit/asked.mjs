@@ -109,7 +109,7 @@ export function requestedSizes({ datasets }) {
   return datasets.map(sizeOf).filter(([width, height, frames]) => width && height && frames);
 }
 
-/** The node of a training that has a widget of that name and no link into it. @param {Training} training @param {string} name */
+/** The node of a training with an unlinked widget of that name. @param {Training} training @param {string} name */
 export function ownersOf({ nodes, datasets }, name) {
   const sized = ["width", "height", "num_frames"].includes(name);
   return (sized ? datasets.filter((node) => !saysSizes(node)) : nodes).filter(
@@ -182,7 +182,7 @@ function valuesOf(node) {
   return Object.fromEntries(plain.map(({ name, value }) => [name, value]));
 }
 
-/** Whether a folder of clips is still to be chosen in it. @param {GraphNode} node */
+/** Whether the user has still to choose a folder of clips in this node. @param {GraphNode} node */
 export function lacksFolder(node) {
   return valuesOf(node).folder === "";
 }
@@ -212,7 +212,7 @@ function scannedSizes(node) {
   return found.filter((size) => size.every((side) => Number.isInteger(side) && side > 0));
 }
 
-/** Only prompts that may have settings of their own: words alone change no plan. @param {GraphNode} node */
+/** The prompts if they may contain settings; other prompts do not change a plan. @param {GraphNode} node */
 function promptsOf(node) {
   const { prompts, trigger_word: trigger } = valuesOf(node);
   if (typeof prompts !== "string" || !prompts.includes("--")) return {};
@@ -230,7 +230,7 @@ function lorasOf(previews) {
   return found;
 }
 
-/** How large previews are where their widgets leave it open. @param {GraphNode} node */
+/** Size of previews if their widgets do not set it. @param {GraphNode} node */
 function leftOpen(node) {
   const { preview_size: size } = valuesOf(node);
   if (typeof size !== "string") return {};

@@ -85,7 +85,7 @@ export class FitBar {
     this.changed();
   }
 
-  /** A bar for each layer, as high as the share of the tokens that it sees. @param {Plan["routes"]} routes */
+  /** A bar for each layer; its height is the layer's share of the tokens. @param {Plan["routes"]} routes */
   draw(routes) {
     this.routes.hidden = this.brief || !routes;
     if (!routes) return;

@@ -186,14 +186,14 @@ export class FitNodes {
     return found;
   }
 
-  /** One after the other, so that the looks of two trainers do not end each other. @template T @param {() => Promise<T>} work */
+  /** Runs requests one after the other, because the server ends a search when another request comes. @template T @param {() => Promise<T>} work */
   inLine(work) {
     const done = this.line.then(work);
     this.line = done.catch(() => {});
     return done;
   }
 
-  /** A node failed: no training that needs it fits. @param {GraphNode} node @param {string} reason */
+  /** Called when a node failed: shows the reason in all trainings with this node. @param {GraphNode} node @param {string} reason */
   broken(node, reason) {
     for (const { node: trainer } of this.trainers()) {
       const mine = this.watched.get(trainer);
@@ -252,7 +252,7 @@ export class FitNodes {
     this.look();
   }
 
-  /** The trainings a node has part in, that do not fit. @param {GraphNode} node */
+  /** The trainings with this node that do not fit. @param {GraphNode} node */
   trainingsAt(node) {
     return [...this.trainers()]
       .map((one) => this.watched.get(one.node))
@@ -271,7 +271,7 @@ export class FitNodes {
   }
 }
 
-/** What people call a setting: the label of its widget, where a node of the training has one. @param {Training | null | undefined} training @param {string} name */
+/** A setting's name: the label of its widget if a node of the training has it. @param {Training | null | undefined} training @param {string} name */
 function titleIn(training, name) {
   const widgets = (training?.nodes ?? []).flatMap((node) => node.widgets ?? []);
   return widgets.find((widget) => widget.name === name)?.label || name;

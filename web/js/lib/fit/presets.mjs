@@ -150,7 +150,7 @@ function roughly(seconds) {
   return hours ? t("{hours} h {minutes} min", { hours, minutes }) : t("{minutes} min", { minutes });
 }
 
-/** Fills the widgets, as one step of undo. @param {Training} training @param {Values} values */
+/** Sets the widgets, as one step of undo. @param {Training} training @param {Values} values */
 function put(training, values) {
   asOneStep(training.nodes[0], () => {
     for (const [name, value] of Object.entries(values))
@@ -158,7 +158,7 @@ function put(training, values) {
   });
 }
 
-/** The nodes whose widget a preset fills; a dataset of stills keeps its one frame. @param {Training} training @param {string} name */
+/** The nodes whose widget a preset sets; a dataset of stills keeps its single frame. @param {Training} training @param {string} name */
 function placesOf(training, name) {
   const [trainer] = training.nodes;
   if (["steps", "blocks_to_swap"].includes(name)) return sourceOf(trainer, name) ? [] : [trainer];
@@ -169,7 +169,7 @@ function placesOf(training, name) {
   return clips.length ? clips : owners;
 }
 
-/** What the shown sentence depends on. @param {Training} training */
+/** Key of the facts that the message depends on. @param {Training} training */
 function keyOf(training) {
   const { chain, settings, preview, train } = training.asked;
   const own = ["steps", "blocks_to_swap", "rank", "expert"].map((name) => train[name]);

@@ -61,7 +61,7 @@ export function headline(plan) {
     : t("Does not fit: {needed} needed, {room} free of {total} on {device}", values);
 }
 
-/** Whether a part of the device is left to others. @param {Device | null} device */
+/** Whether the planner leaves a part of the device to other programs. @param {Device | null} device */
 function keeps(device) {
   return known(device?.total) && known(device?.room) && device.total > device.room;
 }
@@ -135,7 +135,7 @@ function measured({ own_runs = {} }) {
     : [t("Memory as measured in earlier runs on this card.")];
 }
 
-/** What the bars of token routes show. @param {NonNullable<Plan["routes"]>} routes */
+/** Text of the bars of token routes. @param {NonNullable<Plan["routes"]>} routes */
 export function routesText({ kept, flops_saved: saved }) {
   const values = { last: kept.length - 1, saved: Math.round(100 * saved) };
   return t("Tokens that layers 0 to {last} process: {saved} % less arithmetic in a step.", values);

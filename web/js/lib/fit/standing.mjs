@@ -85,7 +85,7 @@ function changesOf({ changes }, title) {
   return { changes: [...named, ...(left ? [t("{n} more", { n: left })] : [])].join("; ") };
 }
 
-/** As a widget shows it: 0.0001, not 0.00010000000000000001. @param {string | number | boolean} value */
+/** A value as its widget shows it: 0.0001, not 0.00010000000000000001. @param {string | number | boolean} value */
 function word(value) {
   return typeof value === "number" ? String(Number(value.toPrecision(6))) : String(value);
 }

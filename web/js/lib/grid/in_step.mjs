@@ -51,7 +51,7 @@ export class InStep {
   }
 }
 
-/** A page that nobody has touched yet may refuse to play. @param {HTMLVideoElement} video */
+/** Starts a clip; browsers may refuse before the user has interacted with the page. @param {HTMLVideoElement} video */
 export function play(video) {
   video.play()?.catch(() => {});
 }

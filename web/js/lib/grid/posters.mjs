@@ -26,7 +26,7 @@ export class Posters {
     this.#next();
   }
 
-  /** The clip is out of view. @param {string} source */
+  /** Called when a clip leaves the view: cancels its load. @param {string} source */
   forget(source) {
     this.#waiting.delete(source);
   }
@@ -63,7 +63,7 @@ export class Posters {
   }
 }
 
-/** A browser keeps few clips open, and ends the download of one that has no source. @param {HTMLVideoElement} video */
+/** Removes a clip's source, which cancels its download: browsers limit the number of open clips. @param {HTMLVideoElement} video */
 export function release(video) {
   video.pause();
   video.removeAttribute("src");

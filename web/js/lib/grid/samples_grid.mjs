@@ -32,7 +32,7 @@ const POINTED = 120;
 /** @type {Record<string, [number, number]>} */
 const KEYS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 
-/** Open the previews of a run over the page. @param {string} run @param {Page} page */
+/** Opens the previews of a run in a dialog. @param {string} run @param {Page} page */
 export function showPreviews(run, page) {
   const grid = new SamplesGrid(run, page);
   document.body.append(grid.element);
@@ -234,7 +234,7 @@ export class SamplesGrid {
     return this.#cells.get(this.#sampleAt(place)?.id ?? "");
   }
 
-  /** The tabulator reaches one cell, from which arrow keys go on. @param {Place} place */
+  /** Makes one cell reachable with the Tab key; arrow keys move on from there. @param {Place} place */
   #rove(place) {
     this.#cellAt(this.#at)?.element.setAttribute("tabindex", "-1");
     this.#at = this.#sampleAt(place) ? place : neighbour(this.#table, place, 0, 1);
@@ -306,7 +306,7 @@ export class SamplesGrid {
     await this.read();
   }
 
-  /** Play the clip that is pointed at, alone. @param {EventTarget | null} target */
+  /** Plays only the clip under the mouse pointer. @param {EventTarget | null} target */
   #point(target) {
     const on = target instanceof Element ? target.closest(".wan-grid-clip") : null;
     const cell = on ? (this.#byElement.get(on) ?? null) : null;

@@ -119,7 +119,7 @@ export function renameClasses(graph) {
   }
 }
 
-/** The id a node of ours has on this server. @param {string} short */
+/** The id of one of our nodes on this server. @param {string} short */
 export function idHere(short) {
   return taken.has(short) ? `${PREFIX}${short}` : short;
 }
@@ -138,7 +138,7 @@ function ownShortId(type, fits) {
   return type !== short || !other || fits(own, other) ? short : "";
 }
 
-/** Whether a node has a socket of a type that only this pack has. @param {SavedNode} node @param {Definition} own */
+/** Whether a node has a socket of one of this pack's own types. @param {SavedNode} node @param {Definition} own */
 function hasSockets(node, own) {
   const types = [...list(own.output), ...inputsOf(own).map(([, spec]) => list(spec)[0])];
   const known = types.filter((type) => String(type).startsWith("WAN_"));

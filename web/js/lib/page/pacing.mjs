@@ -29,7 +29,7 @@ export class Frames {
     }
   }
 
-  /** Draw a part of something that is being drawn, unless this frame has drawn it already. @param {() => void} draw */
+  /** Calls `draw` during another draw, unless this frame has called it already. @param {() => void} draw */
   once(draw) {
     if (this.drawn?.has(draw)) return;
     this.drawn?.add(draw);

@@ -58,7 +58,7 @@ export class Routes {
     return this.get(`${place(run)}/metrics?since=${since}`);
   }
 
-  /** The end of its log. @param {string} run @returns {Promise<string>} */
+  /** The end of a run's log. @param {string} run @returns {Promise<string>} */
   async log(run) {
     return String((await this.get(`${place(run)}/log`)).text ?? "");
   }
@@ -159,7 +159,7 @@ export function captionsPath(scan, which) {
   return `${scanPlace(scan)}/captions?${query}`;
 }
 
-/** Where a clip of a scan is fetched. @param {string} scan @param {number} clip */
+/** Address of a scan's clip. @param {string} scan @param {number} clip */
 export function clipPath(scan, clip) {
   return `${scanPlace(scan)}/clips/${clip}`;
 }

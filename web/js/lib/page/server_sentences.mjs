@@ -40,7 +40,7 @@ export function told(text) {
   return withLabels(inWords(text, DEPTH));
 }
 
-/** The same without the names of widgets: of a text that names keys of other programs too. @param {string} text */
+/** The translation without widget labels, for a text that also names keys of other programs. @param {string} text */
 export function toldBare(text) {
   return inWords(text, DEPTH);
 }

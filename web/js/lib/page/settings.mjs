@@ -100,7 +100,7 @@ export function showChartTheme(value) {
   else delete document.documentElement.dataset.wanChart;
 }
 
-/** Colours are read from the page when something is drawn. @param {() => void} changed */
+/** Calls `changed` when the page's theme changes; charts read their colours at each draw. @param {() => void} changed */
 export function watchTheme(changed) {
   const watch = {
     attributes: true,

@@ -19,7 +19,7 @@ export function translateTitle(node) {
   mark(node, SHOWN, node.title !== title && node.title);
 }
 
-/** Set a property of a node, or take it away. @param {import("./graph.mjs").GraphNode} node @param {string} name @param {unknown} value */
+/** Sets a property of a node, or deletes it if the value is empty. @param {import("./graph.mjs").GraphNode} node @param {string} name @param {unknown} value */
 export function mark({ properties = {} }, name, value) {
   if (value) properties[name] = value;
   else delete properties[name];

@@ -74,7 +74,7 @@ export function room(node) {
   };
 }
 
-/** The canvas makes room for a widget when it draws, and shows the room when it draws again. @param {GraphNode} node */
+/** Redraws the canvas twice: the first draw adapts the node's height, the second one shows it. @param {GraphNode} node */
 export function makeRoom(node) {
   const draw = () => node.setDirtyCanvas?.(true, true);
   draw();

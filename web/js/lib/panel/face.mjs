@@ -63,7 +63,7 @@ export class Face {
     return [this.element, ...lists, fit, plot.legend, trouble.log, this.meters.folded];
   }
 
-  /** To screen readers. @param {string} text */
+  /** Announces a text to screen readers. @param {string} text */
   speak(text) {
     write(this.spoken, text);
   }
@@ -127,7 +127,7 @@ export function neededHeight({ element, body, clips, plot, canvas }) {
   return Math.ceil(natural(element) - body.offsetHeight + inside + 2 * PADDING);
 }
 
-/** Heights of what is inside, one below the other. @param {HTMLElement} place */
+/** Sum of the children's heights. @param {HTMLElement} place */
 function natural(place) {
   const shown = [...place.children].map((child) => /** @type {HTMLElement} */ (child).offsetHeight);
   const rows = shown.filter((height) => height > 1);

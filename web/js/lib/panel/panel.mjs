@@ -177,7 +177,7 @@ export class Panel {
     }
   }
 
-  /** The run's last message: its files are read again once the server holds it for live no more. @param {Status} status */
+  /** Called at the run's last message: reads its files again when the server no longer calls it live. @param {Status} status */
   end(status) {
     const { state, about } = status;
     this.endedAt = this.now();
@@ -187,7 +187,7 @@ export class Panel {
     this.detail = { ...this.detail, state, step: about?.step ?? this.detail.step, live: false };
   }
 
-  /** The run that trained has ended. @param {string} how */
+  /** Called when the trained run has ended. @param {string} how */
   notify(how) {
     if (this.isGoing && this.run) this.notifier.say(this.run, how);
     this.isGoing = false;

@@ -38,7 +38,7 @@ export class StatusLine {
     this.summary = "";
   }
 
-  /** The text of the run's files, shown where the last message is older. @param {string} text @param {boolean} live */
+  /** Shows the summary's text if the last message is older. @param {string} text @param {boolean} live */
   summarize(text, live) {
     const isNews = text !== this.summary;
     this.summary = text;

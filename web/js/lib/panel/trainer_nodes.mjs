@@ -173,7 +173,7 @@ export class TrainerNodes {
     return this.prompts.isHere(message, this.root()?.id);
   }
 
-  /** Another node works: encoding shows as the Cache stage of the nodes it feeds. @param {Status} status */
+  /** Called when another node works: encoding is the Cache stage of the trainers that it feeds. @param {Status} status */
   onWork(status) {
     const working = findNode(this.root(), status.node);
     for (const node of nodes(this.root())) {
@@ -182,7 +182,7 @@ export class TrainerNodes {
     }
   }
 
-  /** A graph that this page queued starts, or has ended. @param {boolean} on */
+  /** Called when a graph queued by this page starts or ends. @param {boolean} on */
   waits(on) {
     for (const node of nodes(this.root())) node.wanTrainerPanel?.waits(on);
   }
@@ -192,7 +192,7 @@ export class TrainerNodes {
     for (const node of nodes(this.root())) node.wanTrainerPanel?.rest(failed);
   }
 
-  /** A clip was rendered for a run; later messages repeat it. @param {string} run @param {string} file */
+  /** Called when a clip was rendered for a run; later messages repeat the clip. @param {string} run @param {string} file */
   onClip(run, file) {
     if (this.clip === file) return;
     this.clip = file;

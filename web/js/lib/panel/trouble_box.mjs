@@ -146,7 +146,7 @@ function listed({ lead, helps }) {
   return [element("p", {}, lead), element("ol", {}, ...helps.map((one) => element("li", {}, one)))];
 }
 
-/** Scroll to the end of a log, hiding the visible part of a longer line at the top. @param {HTMLElement} log */
+/** Scrolls to the end of a log, so that a line at the top is shown completely or not at all. @param {HTMLElement} log */
 function toItsEnd(log) {
   log.style.maxHeight = "";
   log.scrollTop = log.scrollHeight;

@@ -85,7 +85,7 @@ export class Prompts {
     this.graphs = new Map();
   }
 
-  /** Only the page that queued an entry receives its start. @param {unknown} prompt */
+  /** Called at the start of a queue entry; ComfyUI tells only the page that queued it. @param {unknown} prompt */
   started(prompt) {
     if (prompt) this.mine.add(String(prompt));
     forgetOldest(this.mine);

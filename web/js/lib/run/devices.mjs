@@ -86,12 +86,12 @@ function memoryText({ now, peak, total }) {
   return known(peak) ? t("{size} peak", { size: gib(peak) }) + of : "";
 }
 
-/** As people say it: RTX 4090. @param {string | undefined} name */
+/** Short name of a GPU, such as RTX 4090. @param {string | undefined} name */
 function shortName(name) {
   return String(name ?? "").replace(/^NVIDIA (GeForce )?|^AMD (Radeon )?/, "");
 }
 
-/** How many different ones. @param {Device[]} devices @param {"rank" | "host"} key */
+/** Number of distinct values. @param {Device[]} devices @param {"rank" | "host"} key */
 function numberOf(devices, key) {
   return new Set(devices.map((one) => one[key])).size;
 }

@@ -208,7 +208,7 @@ export function stateText({ state, step, steps, reason }) {
   return reason && state !== "done" ? `${text} (${told(reason)})` : text;
 }
 
-/** The chart in words, for screen readers. @param {RunHistory} history */
+/** Describes the chart, for screen readers. @param {RunHistory} history */
 export function chartText(history) {
   const parts = [...history.losses.entries()].map(([expert, series]) =>
     curveText(expertName(expert), series.points),

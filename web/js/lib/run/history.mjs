@@ -135,7 +135,7 @@ export class RunHistory {
     this.looks.set(line.step, lookOf(line));
   }
 
-  /** A resumed session may find the same again. @param {Line} line */
+  /** Adds a problem; a resumed session may repeat it. @param {Line} line */
   addMark({ step, kind, text }) {
     const [of, said] = [String(kind ?? ""), String(text ?? "")];
     if (this.marks.some((one) => one.step === step && one.text === said)) return;

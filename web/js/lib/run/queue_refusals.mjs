@@ -26,7 +26,7 @@ export function reasonsIn(nodeErrors) {
   return reasons;
 }
 
-/** What a node itself refuses comes behind the name of the input. @param {NodeError} error */
+/** The reason; details of our own refusals start with the input's name. @param {NodeError} error */
 function reasonOf({ type, message, details }) {
   const said = String(details ?? "");
   const own = type === "custom_validation_failed" ? said.indexOf(" - ") : -1;

@@ -94,7 +94,7 @@ export function halfLife(slider, span) {
   return slider * slider * 0.25 * Math.max(span, 0);
 }
 
-/** The lowest and the highest of a bucket, in order of their step. @param {Point[]} points @returns {Point[]} */
+/** Minimum and maximum of a bucket, in order of their steps. @param {Point[]} points @returns {Point[]} */
 function extremes(points) {
   const low = points.reduce((a, b) => (b.value < a.value ? b : a));
   const high = points.reduce((a, b) => (b.value > a.value ? b : a));

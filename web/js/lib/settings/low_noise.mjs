@@ -31,7 +31,7 @@ export function showLowNoise(node) {
   node.setDirtyCanvas?.(true, true);
 }
 
-/** Whether the model of a training has two experts, or is not known. @param {GraphNode} node */
+/** Whether the model of a training has two experts, or is unknown. @param {GraphNode} node */
 function hasTwo(node) {
   const trainer = kindOf(node) === "TrainLoRA" ? node : sourceOf(node, "run");
   const model = trainer && modelOf(trainer);

@@ -77,7 +77,7 @@ export class MoreInputs {
     this.ask(node);
   }
 
-  /** A workflow was loaded; before inputs were hidden it was saved with room for all. @param {GraphNode} node */
+  /** Called after a workflow was loaded: reduces the height of a node saved when all inputs were shown. @param {GraphNode} node */
   loaded(node) {
     const known = this.shown.get(node);
     if (!known) return;

@@ -78,7 +78,7 @@ export class SettingNodes {
     this.ask(node);
   }
 
-  /** A workflow was loaded: its groups are open as they were. @param {GraphNode} node */
+  /** Called after a workflow was loaded: opens the saved groups. @param {GraphNode} node */
   loaded(node) {
     const finder = this.finders.get(node);
     const open = node.properties?.[OPEN];
@@ -93,7 +93,7 @@ export class SettingNodes {
   }
 }
 
-/** Fit the node's height to its visible widgets. @param {GraphNode} node */
+/** Fits the node's height to its visible widgets. @param {GraphNode} node */
 function settle(node) {
   const [width] = node.size ?? [0];
   const high = node.computeSize?.()[1];

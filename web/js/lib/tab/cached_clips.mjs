@@ -10,7 +10,7 @@ import { gib } from "../run/format.mjs";
  * @typedef {{ read: () => Promise<Room>, trim: () => Promise<{ freed: number }>, say: (text: string) => void, failed: (error: unknown) => void }} Actions
  */
 
-/** The question before deleting cached clips, or a sentence where there are none to delete. @param {Room} room */
+/** The question before deleting cached clips, or a message if there are none to delete. @param {Room} room */
 export function roomText({ bytes, spare }) {
   if (!bytes) return t("No clips are cached.");
   const size = gib(bytes);

@@ -79,7 +79,7 @@ export class Compared {
     this.changed();
   }
 
-  /** How a run is drawn; null when it is not compared. @param {string} run @returns {import("./run_row.mjs").Ink} */
+  /** Colour and dashes of a run; null if it is not compared. @param {string} run @returns {import("./run_row.mjs").Ink} */
   inkOf(run) {
     const place = this.places.get(run);
     return place === undefined ? null : ink(place, this.plot.dark);

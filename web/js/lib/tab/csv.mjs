@@ -12,7 +12,7 @@ const ABOUT = ["id", "state", "step", "steps", "eval_best", "eval_best_step", "e
 const MORE = ["seconds_per_step", "updated", "reason"];
 const CURVE = ["step", "expert", "loss", "lr", "grad_norm", "seconds", "eval_loss", "held_out"];
 
-/** A row; texts that a spreadsheet would take for a formula have an apostrophe before them. @param {unknown[]} values */
+/** A row; an apostrophe precedes texts that a spreadsheet would read as formulas. @param {unknown[]} values */
 export function row(values) {
   return `${values.map(field).join(",")}\r\n`;
 }
@@ -26,7 +26,7 @@ function field(value) {
   return /[",\r\n]/.test(plain) ? `"${plain.replaceAll('"', '""')}"` : plain;
 }
 
-/** A row for each run, in their order; every setting in which they differ is a column. @param {Summary[]} runs */
+/** A row for each run, in order; every differing setting is a column. @param {Summary[]} runs */
 export function runsCsv(runs) {
   const settings = differing([{ name: "", runs }], Number.POSITIVE_INFINITY);
   const lines = runs.map((run) =>

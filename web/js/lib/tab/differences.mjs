@@ -116,7 +116,7 @@ export function columnsOf(groups) {
   ];
 }
 
-/** What differs between two runs: results first, then settings. @param {Summary} one @param {Summary} other */
+/** The differing values of two runs: results first, then settings. @param {Summary} one @param {Summary} other */
 export function between(one, other) {
   const results = [...STANDING, ...OUTCOMES].filter((key) => key !== "updated");
   const keys = [...results, ...differing([{ name: "", runs: [one, other] }], Infinity)];
@@ -131,7 +131,7 @@ export function figureOf(run, key) {
   return run.settings?.[key] ?? /** @type {any} */ (run)[key];
 }
 
-/** The lowest of a column where lower is better, and not all are alike. @param {string} key @param {Summary[]} runs */
+/** The best value of a column in which lower is better; null if all are equal. @param {string} key @param {Summary[]} runs */
 export function bestOf(key, runs) {
   if (!LOWER_IS_BETTER.includes(key)) return null;
   const numbers = runs.map((run) => figureOf(run, key)).filter((one) => typeof one === "number");

@@ -51,7 +51,7 @@ export class Pair {
     fill(this.rows, ...(rows.length ? rows : [element("tr", {}, none)]));
   }
 
-  /** The newest previews, where there are any. @param {Summary[]} runs */
+  /** Draws the newest previews, if any. @param {Summary[]} runs */
   #play(runs) {
     const sources = runs.map(({ id, preview }) =>
       preview ? this.address(samplePath(id, preview)) : "",

@@ -111,7 +111,7 @@ export class RunRow {
     this.element.remove();
   }
 
-  /** The still of a preview, as soon as the row has been in view for a moment. @param {string} preview */
+  /** Loads the still of a preview after the row has been in view for a moment. @param {string} preview */
   show(preview) {
     if (preview === this.shown) return;
     this.shown = preview;
@@ -152,7 +152,7 @@ function plain(value) {
   return value === null ? "" : JSON.stringify(value);
 }
 
-/** What a cell says that has no room in it. @param {Summary} run @param {string} key @param {string} text */
+/** Tooltip of a cell, for text that does not fit. @param {Summary} run @param {string} key @param {string} text */
 function titleText(run, key, text) {
   if (key !== "eval_best" || !text) return text.length > 12 ? text : "";
   const at = t("lowest evaluation, at step {step}", { step: run.eval_best_step ?? 0 });

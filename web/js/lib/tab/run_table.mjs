@@ -129,7 +129,7 @@ export class RunTable {
     if (focused) this.heads.querySelector(`[data-key="${focused}"] button`)?.focus();
   }
 
-  /** Pixels that a column needs. @param {string} key */
+  /** Width of a column in pixels. @param {string} key */
   width(key) {
     if (key === "state" && this.small) return SIGN;
     const now = Date.now() / 1000;
@@ -140,7 +140,7 @@ export class RunTable {
     return Math.round((Math.min(WIDE, Math.max(NARROW, most)) + beside) * CHARACTER);
   }
 
-  /** What the head of a column says. @param {string} key */
+  /** Title of a column. @param {string} key */
   headOf(key) {
     return this.small && key === "eval_best" ? t("best eval") : titleOf(key);
   }
@@ -163,7 +163,7 @@ export class RunTable {
     );
   }
 
-  /** Ascending, then descending, then as listed. @param {string} key */
+  /** Switches the order of a column: ascending, descending, unsorted. @param {string} key */
   sort(key) {
     const same = this.order?.key === key ? this.order : null;
     this.order = same?.down ? null : { key, down: Boolean(same) };
@@ -263,13 +263,13 @@ export class RunTable {
     this.reach(Math.min(last, Math.max(0, ways[event.key])), isCheck ? "input" : "button");
   }
 
-  /** Go to a run, where it is listed. @param {string} id */
+  /** Moves the focus to a run, if the table has it. @param {string} id */
   focus(id) {
     const place = this.items.findIndex((item) => item.run?.id === id);
     if (place >= 0) this.reach(place, "button");
   }
 
-  /** Scroll to a row and focus an element in it. @param {number} place @param {string} what */
+  /** Scrolls to a row and focuses an element in it. @param {number} place @param {string} what */
   reach(place, what) {
     this.draw(); // updates the scroll height, if a list has come since the last frame
     const { scrollTop, clientHeight } = this.element;

@@ -207,7 +207,7 @@ export class RunsTab {
     if (run) this.card?.update(run, Date.now() / 1000);
   }
 
-  /** Show all of a run below the table, or no more. @param {string} id */
+  /** Opens a run below the table, or closes it. @param {string} id */
   open(id) {
     if (this.card?.id === id) {
       this.close();

@@ -108,7 +108,7 @@ def _too_many(saved_step: str, steps: int) -> ConfigError:
 
 
 def with_lora(model: Any, run: RunHandle, step: int, strength: float, *, expert: str = "") -> Any:
-    """Returns a clone of `model` with the LoRA of a saved step. Raises ExportError where a module does not fit.
+    """Returns a clone of `model` with the LoRA of a saved step. Raises ExportError if a module does not fit.
 
     `expert`: low_noise for the second LoRA of a run of both experts. Before that expert's first step, returns `model`.
     """
@@ -134,7 +134,7 @@ def with_lora(model: Any, run: RunHandle, step: int, strength: float, *, expert:
 
 
 def _fits(part: Acting, module: Any) -> bool:
-    """Returns whether a module has the size of the trained one; True where its size is not known."""
+    """Returns whether a module has the size of the trained one; True if its size is not known."""
     if hasattr(module, "out_features"):
         return part.shape() == (module.out_features, module.in_features)[: len(part.shape())]
     return part.shape() == tuple(getattr(module, "normalized_shape", part.shape()))

@@ -172,7 +172,7 @@ class CacheLatents(io.ComfyNode):
 
     @classmethod
     def _identities(cls, dataset: Dataset, sockets: dict[str, Any]) -> dict[str, str | None]:
-        """Returns the identities of the encoders of this dataset; None where that needs the loaded object."""
+        """Returns the identities of the encoders of this dataset; None if that needs the loaded object."""
         prompt, node, cache = cls.hidden.dynprompt, cls.hidden.unique_id, folders.cache()
         found = {name: encoder_identity(prompt, node, name, sockets[name], cache) for name in ("vae", "clip")}
         if dataset.kind.vision and is_linked(prompt, node, "clip_vision"):

@@ -202,7 +202,7 @@ def _low_noise(low_noise_model: str, diffusion_model: str) -> str:
 
 
 def _size_once_loaded(file: WanFile, plan: ModelPlan) -> str:
-    """Returns a sentence about the memory of the weights, with the file's size where they are dequantized at load."""
+    """Returns a sentence about the memory of the weights, with the file's size if they are dequantized at load."""
     loaded = weights_once_loaded(plan, file)
     unpacked = ", ".join(unpacked_kinds(plan, file))
     if not unpacked:

@@ -91,6 +91,6 @@ def _title(device: torch.device) -> str:
 
 
 def _total(device: torch.device) -> int | None:
-    """Returns the bytes of the device; None where they are not known."""
+    """Returns the bytes of the device; None if they are not known."""
     total = total_bytes(device)
     return total if total < 1 << 60 else None

@@ -21,7 +21,7 @@ from .bridge.widgets import combo, flag, searched_as
 
 
 class WanCacheFromTFRecord(io.ComfyNode):
-    """Needs a CLIP only for the empty and the negative prompt, where the files lack them."""
+    """Needs a CLIP only for the empty and the negative prompt, if the files lack them."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:

@@ -153,7 +153,7 @@ class WanDatasetFromFile(io.ComfyNode):
     ) -> list[tuple[int, int, int]]:
         """Returns (width, height, frames) of each dataset in another trainer's settings; widgets are the fallback.
 
-        Raises WanTrainerError where the file cannot be read.
+        Raises WanTrainerError if the file cannot be read.
         """
         stated = stated_settings(SourceFile(path=_file(file, other_file), allowed=allowed_places()))
         own = {"width": width, "height": height, "num_frames": num_frames}
@@ -161,7 +161,7 @@ class WanDatasetFromFile(io.ComfyNode):
 
     @classmethod
     def stated_mark(cls, file: str | None = None, other_file: str = "", **_others: object) -> str:
-        """Returns a mark of the files of `stated_sizes`. Raises WanTrainerError where the file cannot be read."""
+        """Returns a mark of the files of `stated_sizes`. Raises WanTrainerError if the file cannot be read."""
         return stated_mark(SourceFile(path=_file(file, other_file), allowed=allowed_places()))
 
     @classmethod

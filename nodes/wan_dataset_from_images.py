@@ -153,5 +153,5 @@ def _rates(images: Sequence[Any], fps: Sequence[float], usual: float) -> list[fl
 def _own_rate(image: Any, usual: float) -> float:
     if isinstance(image, Tensor):
         return usual
-    known = getattr(image, "get_frame_rate", None)  # missing in ComfyUI 0.3.75, where the clip must be decoded
+    known = getattr(image, "get_frame_rate", None)  # missing in ComfyUI 0.3.75: the clip must be decoded there
     return float(known() if known is not None else image.get_components().frame_rate)

@@ -1,4 +1,4 @@
-"""Precision Policy (Wan): the compute dtype of each part of the model, where a preset is not enough."""
+"""Precision Policy (Wan): the compute dtype of each part of the model, for choices that no preset has."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _LED_BY = {
     },
     "gradient_accumulation_steps": {"global_batch_size": "says how many clips a step has, whatever is accumulated"},
 }
-"""setting -> the settings that override it where they are not 0"""
+"""setting -> the settings that override it if they are not 0"""
 
 
 class WanSweepSettings(io.ComfyNode):

@@ -34,7 +34,7 @@ def with_acting(model: Any, parts: Mapping[str, Acting], name: str) -> Any:
 
 
 def _run(parts: Mapping[str, Acting], name: str, executor: Any, *args: Any, **kwargs: Any) -> Any:
-    """Wraps one forward pass. Raises ExportError where no part acted."""
+    """Wraps one forward pass. Raises ExportError if no part acted."""
     base = executor.class_obj
     for part in parts.values():
         part.ran = False

@@ -47,7 +47,7 @@ class Ahead:
     _models: dict[str, ModelHandle] = field(default_factory=dict[str, ModelHandle])
 
     def job(self, body: Mapping[str, Any]) -> Workload:
-        """Returns the workload. Raises a WanTrainerError where a node would refuse, and for an invalid `body`.
+        """Returns the workload. Raises a WanTrainerError if a node would refuse, and for an invalid `body`.
 
         Keys of `body`: `chain`, (node id, widgets) from Load Wan Model on; `settings`, widgets of Wan Train Settings,
         or null; `train`, widgets of Train Wan LoRA; `sizes`, (width, height, frames) of each dataset; `folders`, the
@@ -269,7 +269,7 @@ def _step(size: tuple[int, int, int], variant: WanVariant, batch_size: int) -> S
 
 
 def _roles(body: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns the context files of the clip that has the most of them; none where a folder cannot be read."""
+    """Returns the context files of the clip that has the most of them; none if a folder cannot be read."""
     listed = body.get("folders")
     found: list[tuple[str, ...]] = [()]
     for name in listed[:_LONGEST] if isinstance(listed, list) else ():

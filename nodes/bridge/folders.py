@@ -14,7 +14,7 @@ from ...wan_core.files import Roots
 
 
 def runs_folder() -> Path:
-    """Returns the folder of runs and cache, which may not exist yet. Raises ConfigError where a file has its name."""
+    """Returns the folder of runs and cache, which may not exist yet. Raises ConfigError if a file has its name."""
     folder = Path(folder_paths.get_output_directory()) / "wan_trainer"
     if folder.exists() and not folder.is_dir():
         raise ConfigError("output/wan_trainer is a file. Move it away, so that runs can be written there.")
@@ -119,7 +119,7 @@ def _is_model_folder(files: list[str]) -> bool:
 
 
 def _folder_name(root: str, relative: str) -> str:
-    """Returns `X` for X/transformer, and for X/transformer_2 where there is no X/transformer; else the path."""
+    """Returns `X` for X/transformer, and for X/transformer_2 if there is no X/transformer; else the path."""
     above, name = os.path.split(relative)
     if above and (
         name == "transformer"
@@ -135,7 +135,7 @@ def model_reference(kind: str, name: str) -> str:
 
 
 def publish_folder() -> Path:
-    """Returns wan_trainer/ in the first writable loras folder; in the first loras folder where none is writable."""
+    """Returns wan_trainer/ in the first writable loras folder; in the first loras folder if none is writable."""
     places = publish_folders()
     return next((place for place in places if _can_be_written(place)), places[0])
 

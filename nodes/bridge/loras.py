@@ -56,7 +56,7 @@ def lora_widgets() -> list[io.Input]:
 def frozen_lora(
     lora: str, strength: float, low_noise_lora: str, strength_low_noise: float, only_what_fits: bool
 ) -> FrozenLora:
-    """Returns the frozen LoRA of the widgets. Raises ConfigError where no file is chosen."""
+    """Returns the frozen LoRA of the widgets. Raises ConfigError if no file is chosen."""
     file, low = (_reference(name, value) for name, value in (("lora", lora), ("low_noise_lora", low_noise_lora)))
     if not file and not low:
         raise ConfigError("lora and low_noise_lora are both none. Choose a LoRA, or remove the node.")

@@ -168,7 +168,7 @@ _loaded_as: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
 
 def encoder_identity(dynprompt: Any, node_id: str, socket: str, loaded: Any, cache: LatentCache) -> str | None:
-    """Returns the identity of the encoder linked to `socket`; None where that needs the loaded object, and it is None.
+    """Returns the identity of the encoder linked to `socket`; None if that needs the loaded object, and it is None.
 
     Raises ConfigError for a file that was replaced after its loader had read it, because ComfyUI keeps the old object.
     """
@@ -259,7 +259,7 @@ def prompt_key(hidden: Any, clip: Any, name: str, cache: LatentCache) -> str:
 
 
 def _identity(hidden: Any, clip: Any, cache: LatentCache) -> str | None:
-    """Returns the identity of the linked CLIP; None without a link, or where `encoder_identity` is None."""
+    """Returns the identity of the linked CLIP; None without a link, or if `encoder_identity` is None."""
     if not _is_wired(hidden):
         return None
     return encoder_identity(hidden.dynprompt, hidden.unique_id, "clip", clip, cache)

@@ -120,9 +120,9 @@ def _says_nothing(cls: type[io.ComfyNode], **_: object) -> bool:
 
 
 judged_when_it_runs: Any = classmethod(_says_nothing)
-"""validate_inputs of nodes for training, which check their widgets when they run
+"""validate_inputs of nodes for training: accepts everything, because these nodes check their widgets when they run.
 
-Where ComfyUI refuses a node, it still runs outputs that do not need it, such as a dataset, and reports success,
+If ComfyUI refuses a node, it still runs outputs that do not need this node, such as a dataset, and reports success,
 although nothing was trained. An exception of a running node fails the prompt.
 """
 

@@ -35,7 +35,7 @@ class RequestedTraining:
     preview: SampleConfig | None
 
     def check(self, clips: CacheSet) -> None:
-        """Raises OutOfMemory where training on `clips` does not fit, ConfigError where their number is too small."""
+        """Raises OutOfMemory if training on `clips` does not fit, ConfigError if their number is too small."""
         requested = replace(self, train=with_clip_values(self.train, clips, self.plan.placement.batches))
         for expert in requested.train.experts:  # experts take turns on the device, so each must fit alone
             try:

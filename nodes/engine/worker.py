@@ -69,9 +69,9 @@ class Ending:
     failed: Failed | None
     log_tail: str
     memory: str = ""
-    """last measurement of host memory: "it held 3.1 GiB ..."; "" where it could not be measured"""
+    """last measurement of host memory: "it held 3.1 GiB ..."; "" if it could not be measured"""
     was_full: bool = True
-    """whether host memory was nearly full at that time; True also where it could not be measured"""
+    """whether host memory was nearly full at that time; also True if it could not be measured"""
     held: str = ""
     """host memory that ComfyUI holds: "9.4 GiB (WanTEModel 6.7 ...)"; "" for little or an unknown amount"""
 
@@ -236,7 +236,7 @@ class _Stopping:
         self.worker.send("stop", reason="Cancel was pressed")
 
     def tick(self) -> None:
-        """Go one way of stopping further, if the time of the last one is over."""
+        """Tries the next way of stopping, if the wait for the last one is over."""
         if not self.pressed or self.killed or time.monotonic() < self._deadline:
             return
         if self._terminated:

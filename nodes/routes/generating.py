@@ -75,7 +75,7 @@ def _generation(directory: Path, config: RunConfig, about: Data) -> Generation:
 
 
 def _models(config: RunConfig, variant: str) -> tuple[tuple[str, ...], str]:
-    """Returns the model files, high noise first, and the guessed one among them; "" where none is guessed."""
+    """Returns the model files, high noise first, and the guessed one among them; "" if none is guessed."""
     base, low = (file.partition(":")[2] for file in (config.model.base_file, config.model.low_noise_file))
     own = next((expert for expert in EXPERTS if variant.endswith(expert.replace("_", " "))), "")
     if low or not own:
@@ -100,7 +100,7 @@ def _loras(use: list[Data], preview: SampleConfig, model: str, index: int) -> tu
 
 
 def _first_clip(config: RunConfig, size: tuple[int, int, int]) -> tuple[int, int, int, str]:
-    """Returns width, height, frames and caption of the run's first clip; `size` where its cache is gone."""
+    """Returns width, height, frames and caption of the run's first clip; `size` if its cache was deleted."""
     try:
         item = folders.cache().read_set(config.data.fingerprint).items[0]
     except (WanTrainerError, OSError, IndexError):

@@ -56,7 +56,7 @@ class Planner:
     def answer(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the plan as JSON data. Blocks, so it is called in a thread.
 
-        `fits` is null where nothing is planned. `suggestions` is null unless `body["suggest"]` is set and the job does
+        `fits` is null if nothing is planned. `suggestions` is null unless `body["suggest"]` is set and the job does
         not fit; `more`: the search was cut short by another request, so a further request may find more. `run`, if
         requested, is never cached. With `body["preset"]`, the answer has the preset's `settings` by widget name, and
         the predicted `seconds` of the run on `card`.

@@ -52,7 +52,7 @@ _SHOWN = 3
 
 def delete_run(directory: Path) -> dict[str, object]:
     """Removes the run. Returns {"deleted": number of files, "freed": bytes, "kept": names that stay in the folder}.
-    Raises FileError while another process trains it, and where another program holds files.
+    Raises FileError while another process trains it, or while another program holds its files open.
     """
     runs = directory.parent
     busy = f"Run {directory.name} is being trained by another process. Stop that one first."

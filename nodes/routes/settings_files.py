@@ -19,7 +19,7 @@ _NAME = re.compile(r"[^/\\\x00-\x1f]{1,200}")
 
 
 def graph_of(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the workflow for {"files": {name: text}}; `known` is false where no file is of a known trainer.
+    """Returns the workflow for {"files": {name: text}}; `known` is false if no file is of a known trainer.
 
     Raises Refused(400) for any other body, and ConfigError or DatasetError for settings that cannot be converted.
     """

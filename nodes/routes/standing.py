@@ -30,7 +30,7 @@ _WIDGETS = {
     "model.quantize": "scheme",
     **{f"lora.{name}": shown for shown, name in names_on_nodes(LoraConfig).items()},
 }
-"""setting of run.json -> widget, where their names differ"""
+"""setting of run.json -> widget of another name"""
 _LONGEST = 60
 _OPEN = DataConfig(fingerprint="")
 

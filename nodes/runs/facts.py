@@ -48,7 +48,7 @@ class RunFacts:
 
     @property
     def eval_held_out(self) -> bool | None:
-        """Whether the evaluation loss is of held-out clips; None where it is not known."""
+        """Whether the evaluation loss is of held-out clips; None if it is not known."""
         return read_tail(self._directory / "metrics.jsonl").eval_held_out
 
     @property

@@ -106,14 +106,14 @@ def expert_of(plan: ModelPlan, requested: str) -> str:
 
 
 def _partner(plan: ModelPlan, train: TrainConfig) -> ModelPlan | None:
-    """Returns the untrained expert of a pair, with its own LoRAs, for previews; None where there is none."""
+    """Returns the untrained expert of a pair, with its own LoRAs, for previews; None if there is none."""
     if not plan.low_noise_file or train.expert_name not in EXPERTS or not train.preview_every_n_steps:
         return None
     return plan.of_expert(EXPERTS[1 - EXPERTS.index(train.expert_name)], folders.roots())
 
 
 def _low_noise_start(name: str) -> str:
-    """Returns the start LoRA of the low-noise expert, by the name of the chosen one; "" where it is missing."""
+    """Returns the start LoRA of the low-noise expert, by the name of the chosen one; "" if it is missing."""
     sister = name.replace("high_noise", "low_noise")
     return start_reference(sister) if sister != name and sister in folders.file_names("loras") else ""
 

@@ -37,7 +37,7 @@ class Published:
     """The published LoRAs of a saved step."""
 
     names: dict[str, str]
-    """expert -> name in loader lists: the run's, or the step's where the run's could not be replaced"""
+    """expert -> name in loader lists: the run's, or the step's if the run's could not be replaced"""
     note: str = ""
     """the names that could not be replaced, and the remedy"""
 
@@ -46,7 +46,7 @@ def publish(directory: Path, saved: SavedStep) -> Published:
     """Copies the LoRAs of a saved step to files with the step's name and with the run's name.
 
     A file with the run's name that cannot be replaced, because a program holds it on Windows, gets a marker as outdated
-    until the next call. Raises ExportError where the file with the step's name cannot be written.
+    until the next call. Raises ExportError if the file with the step's name cannot be written.
     """
     target = folders.publish_folder()
     names, behind = {}, []
@@ -108,7 +108,7 @@ def _is_shadowed(file: Path) -> bool:
 def use_step(directory: Path, step: int) -> str:
     """Publishes a saved step as the run's LoRA, records the choice, and returns the LoRA's name.
 
-    Raises CheckpointError where the step is missing or damaged.
+    Raises CheckpointError if the step is missing or damaged.
     """
     store = SaveStore(directory)
     saved = store.read(step)
@@ -121,7 +121,7 @@ def use_step(directory: Path, step: int) -> str:
 
 
 def chosen_step(directory: Path) -> int | None:
-    """Returns the saved step chosen with `use_step`, unverified; None without one, or where newer steps exist."""
+    """Returns the saved step chosen with `use_step`, unverified; None without one, or if newer steps exist."""
     try:
         choice = read_json(directory / CHOICE)
     except (FileError, OSError):
@@ -180,5 +180,5 @@ def listed_names(
 
 
 def lora_experts(train: TrainConfig) -> tuple[str, ...]:
-    """Returns the experts in the names of a run's LoRAs; ("",) where one model is trained."""
+    """Returns the experts in the names of a run's LoRAs; ("",) if one model is trained."""
     return train.experts if train.expert == "both" else ("",)

@@ -80,7 +80,7 @@ class Rendering:
     def render(self, codec: ComfyVae, progress: NodeProgress, button: CancelButton) -> None:
         """Samples missing clips in the engine and decodes them in ComfyUI; a status is sent for each.
 
-        Raises InterruptProcessingException after Cancel, and TrainingError where clips are missing at the end.
+        Raises InterruptProcessingException after Cancel, and TrainingError if clips are missing at the end.
         """
         self._own_folder()
         for cell in self._unfinished():  # the engine skips existing clips, but this one lacks a still or measurements

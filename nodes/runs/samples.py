@@ -48,7 +48,7 @@ class Sample:
     name: str = ""
     """name of the prompt in a library, as in the file name"""
     text: str = ""
-    """the prompt; empty where the index has none"""
+    """the prompt; empty if the index has none"""
     seed: int | None = None
     """seed of the noise, in a rendering of several seeds"""
 
@@ -123,7 +123,7 @@ def newest_preview(directory: Path) -> str | None:
 
 
 def _sample_of(entry: dict[str, Any]) -> Sample | None:
-    """Returns the clip of an index entry; None where id, file and step disagree."""
+    """Returns the clip of an index entry; None if id, file and step disagree."""
     _, *folder, name = entry["file"].split("/")
     clip = (_RENDERED if folder else _PREVIEW).fullmatch(entry["id"])
     if clip is None or int(clip["step"] or 0) != entry["step"] or os.path.splitext(name)[0] != entry["id"]:

@@ -76,7 +76,7 @@ def _scrubbed_dict(graph: dict[Any, Any], home: str) -> dict[str, Any]:
 
 
 def _unused(key: str, taken: dict[str, Any], numbers: dict[str, int]) -> str:
-    """Returns `key`, numbered where it is taken."""
+    """Returns `key`, numbered if it is taken."""
     # `numbers` has the last number of each key, so that a million equal keys are not compared pairwise.
     name, number = key, numbers.get(key, 1)
     while name in taken:

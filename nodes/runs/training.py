@@ -198,7 +198,7 @@ class QueuedTraining:
 
 
 def _other_folder() -> str:
-    """Returns a sentence where LoRAs are not published into the first folder of ComfyUI's loaders; else ""."""
+    """Returns a sentence if LoRAs are not published into the first folder of ComfyUI's loaders; else ""."""
     place, first = folders.publish_folder(), folders.publish_folders()[0]
     if place == first:
         return ""

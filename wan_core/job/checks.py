@@ -22,7 +22,7 @@ from .config import RunConfig
 
 
 def check_files(config: RunConfig, roots: Roots, *, with_start: bool) -> None:
-    """Raises CheckpointError where a base file, frozen LoRA or, `with_start`, start LoRA is not the job's own."""
+    """Raises CheckpointError if a base file, frozen LoRA or, `with_start`, start LoRA is not the job's own."""
     job = config if with_start else replace(config, lora=replace(config.lora, start_from=""), start_digest="")
     now = job.with_digests(roots)
     frozen = zip(job.model.loras, now.model.loras, strict=True)
@@ -48,7 +48,7 @@ def check_adapters(
     """Returns the number of adapter values; with `train` checks its learning rates by layer too.
 
     `expert`: high_noise or low_noise for half of a pair, since a start LoRA file may hold both. Raises ConfigError or
-    CheckpointError where this model cannot have such adapters or start from that LoRA.
+    CheckpointError if this model cannot have such adapters or start from that LoRA.
     """
     model = model_without_values(shape)
     values = count_values(model, config)
@@ -60,12 +60,12 @@ def check_adapters(
 
 
 def check_quantize(config: QuantizeConfig, shape: WanShape) -> None:
-    """Raises ConfigError where matching its patterns with the model's names takes too long."""
+    """Raises ConfigError if matching its patterns with the model's names takes too long."""
     config.check_names([name for name, _ in model_without_values(shape).named_modules()])
 
 
 def check_quantized_alike(step: int, noted: object, here: QuantizedBy | None) -> None:
-    """Raises CheckpointError where `here` quantizes to other weights than the saved step was trained on (`noted`)."""
+    """Raises CheckpointError if quantization gives other base weights (`here`) than in the saved step (`noted`)."""
     if here is None or not isinstance(noted, dict):
         return
     then = QuantizedBy.from_dict(cast("dict[str, Any]", noted), "quantized_by")
@@ -134,7 +134,7 @@ def with_model_values(train: TrainConfig, variant: WanVariant) -> TrainConfig:
 
 
 def with_scaled_loss(train: TrainConfig, plan: ModelPlan) -> TrainConfig:
-    """Returns `train` with loss scaling where the plan fell back to fp16 on a card without bf16."""
+    """Returns `train` with loss scaling if the plan fell back to fp16 on a card without bf16."""
     return replace(train, loss_scaling="dynamic") if plan.compute == "fp16" else train
 
 
@@ -151,7 +151,7 @@ def on_other_cards(config: RunConfig, base_precision: str, loss_scaling: str) ->
 def with_expert(variant: WanVariant, expert: str) -> WanVariant:
     """Returns `variant` narrowed to one expert of an A14B pair, by the setting `expert`, or by the file (auto).
 
-    Raises ConfigError where the expert is unknown, and where setting and file contradict each other.
+    Raises ConfigError if the expert is unknown, and where setting and file contradict each other.
     """
     if expert == "auto":  # never guessed: a LoRA trained on the other expert's noise levels is useless
         if variant.boundary is not None and variant.expert is None:

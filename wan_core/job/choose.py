@@ -28,7 +28,7 @@ from .config import ForeignRun, NewerRun, RunConfig, RunStatus, read_run, read_s
 from .length import TimeLimit, batches_a_step, on_other_ranks
 
 UNREAD = "run.unread.json"
-"""new name of an unreadable run.json, where the saved steps identify the run"""
+"""new name of an unreadable run.json, if the saved steps identify the run"""
 _ROOM = 5
 """characters for a suffix such as _002, besides those that `safe_name` reserves"""
 
@@ -55,7 +55,7 @@ def choose_run(
     """Find the run of this job below `runs`, or the next free name (suffix _002, _003 ...). Creates nothing.
 
     `elsewhere`: the same job in the dtypes of other cards; a run started on one resumes in its dtypes. `resume`: auto;
-    new (always a new directory); require (ConfigError with the differences where there is no such run).
+    new (always a new directory); require (ConfigError with the differences if there is no such run).
     """
     if resume not in ("auto", "new", "require"):
         raise ConfigError(f'resume "{resume}" is unknown. Use auto, new or require.')
@@ -122,12 +122,12 @@ def choose_run(
 
 
 def new_run_name(name: str) -> str:
-    """Returns `name` in normal form C. Raises ConfigError where a run cannot have it with a suffix."""
+    """Returns `name` in normal form C. Raises ConfigError if a run cannot have it with a suffix."""
     return safe_name(name, "run_name", _ROOM)
 
 
 def _spelled_otherwise(directory: Path, run_name: str) -> str:
-    """Returns a sentence where the folder has another spelling of the name, the same on some file systems; else ""."""
+    """Returns a sentence if a folder's name differs only in case or normal form, equal on some systems; else ""."""
     if directory.name.startswith(run_name):
         return ""
     return f" It is called {directory.name}: {run_name} is the same name to some systems."

@@ -40,7 +40,7 @@ _RUN_VERSION = 1
 STATUS_FILES = ("status.json", "status.next.json")
 """state of a run; the second file, while it exists, replaces the first"""
 QUEUE_DONE = "steps of this queue are done"
-"""end of the reason where a run stopped at the step limit of its session"""
+"""end of the reason if a run stopped at the step limit of its session"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +132,7 @@ class RunConfig(Config):
     def of_expert(self, expert: str, roots: Roots) -> RunConfig:
         """Returns the job that trains one of `train.experts` alone, to the same weights.
 
-        Raises CheckpointError where the files are no pair.
+        Raises CheckpointError if the files are no pair.
         """
         if self.train.expert != "both":
             return self

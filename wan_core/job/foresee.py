@@ -22,11 +22,11 @@ class Foreseen:
     action: str
     """start, resume, done or refuse; the last three only with the same clips"""
     new: str
-    """name of a new run; "" where resume is required"""
+    """name of a new run; "" if resume is required"""
     steps: int | None
-    """steps of the run; None where they depend on the clips"""
+    """steps of the run; None if they depend on the clips"""
     changes: tuple[Change, ...] = ()
-    """differences to the newest run of that name; none where a new run was requested"""
+    """differences to the newest run of that name; none if a new run was requested"""
 
 
 def foresee(

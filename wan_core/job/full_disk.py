@@ -86,7 +86,7 @@ def _make_room(template: str, **values: object) -> str:
 
 
 def _saves_left(run: Path, saved: list[int]) -> int:
-    """Returns how many saved steps the run will add to the existing ones; 0 where its run.json is unreadable."""
+    """Returns how many saved steps the run will add to the existing ones; 0 if its run.json is unreadable."""
     try:
         train = read_run(run).train
     except WanTrainerError:

@@ -79,7 +79,7 @@ class Generation:
     """file in ComfyUI's input folder that the clip starts from; "": text to video"""
     trigger: str = ""
     guessed: str = ""
-    """guessed file name of the expert that the run did not train; "" where it is known"""
+    """guessed file name of the expert that the run did not train; "" if it is known"""
 
 
 @dataclass

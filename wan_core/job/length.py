@@ -40,7 +40,7 @@ def with_clip_values(train: TrainConfig, clips: CacheSet, ranks: int) -> TrainCo
     """Returns `train` with gradient accumulation from its global batch, and steps from its epochs.
 
     A learning rate of 0 becomes the optimizer's own. Of a pair, each expert trains these epochs. Raises what
-    `with_global_batch` does, and ConfigError where warm-up lasts as long as these steps.
+    `with_global_batch` does, and ConfigError if warm-up lasts as long as these steps.
     """
     train = with_global_batch(with_auto_rate(train), ranks)
     if train.max_train_epochs:
@@ -63,7 +63,7 @@ def batches_a_step(known: RunConfig, saved: Manifest | None) -> int:
 
 
 def on_other_ranks(wanted: RunConfig, known: RunConfig, batches: int) -> RunConfig | None:
-    """Returns `wanted` as a continuation of `known` on another number of processes; None where it is another job.
+    """Returns `wanted` as a continuation of `known` on another number of processes; None if it is another job.
 
     `batches`: number of batches in a step of `known`. Random draws are numbered over all processes, so with equally
     many batches a step, each step has the same clips, noise and dropout.
@@ -85,7 +85,7 @@ def on_other_ranks(wanted: RunConfig, known: RunConfig, batches: int) -> RunConf
 def shared_out(changed: RunConfig, known: RunConfig, batches: int) -> RunConfig:
     """Returns `changed` with the gradient accumulation that keeps the `batches` of a step of `known`.
 
-    An accumulation that was set explicitly is kept. Raises ConfigError where the batches cannot be divided evenly.
+    An accumulation that was set explicitly is kept. Raises ConfigError if the batches cannot be divided evenly.
     """
     placement, accumulation = changed.model.placement, known.train.gradient_accumulation_steps
     ranks, parts = placement.ranks, placement.parts
@@ -116,7 +116,7 @@ class TimeLimit:
             self._spent = sum(_seconds_of(*one) for one in seconds)
         self._seconds: list[float] = []
         self.ended = False
-        """whether the run was saved after the end of its hours"""
+        """whether the run was saved after its max_train_hours"""
 
     @property
     def left(self) -> float | None:
@@ -139,7 +139,7 @@ class TimeLimit:
         return event if self.left is None or not isinstance(event, StepDone) else replace(event, seconds_left=self.left)
 
     def remark(self, event: StepDone) -> str:
-        """Returns a remark, once the pace is known, where the hours end before the learning rate schedule; else ""."""
+        """Returns a remark if, at the known pace, max_train_hours ends before the learning rate schedule; else ""."""
         if self.left is None or self._train.lr_scheduler == "constant" or len(self._seconds) >= _PACE_STEPS:
             return ""
         self._seconds.append(event.seconds)

@@ -48,7 +48,7 @@ class OpenRun:
 
     @cached_property
     def variant(self) -> WanVariant:
-        """The file's variant, narrowed to the trained expert. Raises ConfigError where the expert is unknown."""
+        """The file's variant, narrowed to the trained expert. Raises ConfigError if the expert is unknown."""
         return with_expert(self.file.variant, self.config.train.expert)
 
     @property
@@ -89,7 +89,7 @@ class OpenRun:
 def open_run(directory: Path, roots: Roots, config: RunConfig | None = None) -> OpenRun:
     """Open the run in `directory`; `config`: its run.json, if read already.
 
-    Raises ConfigError where there is no run, CheckpointError for an untrainable base file, CacheError without the set.
+    Raises ConfigError if there is no run, CheckpointError for an untrainable base file, CacheError without the set.
     """
     config = config or read_run(directory)
     file = inspect_model(config.model, roots)

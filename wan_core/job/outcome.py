@@ -51,7 +51,7 @@ def steps_worth_keeping(directory: Path) -> set[int]:
 
 
 def suggested_step(directory: Path) -> int | None:
-    """Returns the newest suggestion of the run, or else one computed now; None where that saved step is not intact."""
+    """Returns the newest suggestion of the run, or else one computed now; None if that saved step is not intact."""
     suggested = [record.get("best") for record in records_of(directory / _METRICS, (Suggested.name,))]
     step = whole(suggested[-1]) if suggested else suggestion_of(directory).step
     store = SaveStore(directory)
@@ -89,7 +89,7 @@ def _frozen_loras(plan: ModelPlan) -> list[dict[str, Any]]:
 def result_of(saved: SavedStep | None, config: RunConfig, variant: str) -> dict[str, Any]:
     """Returns `use` and `template` of the last event: the LoRA files of the newest step, and ComfyUI's graph or "".
 
-    `variant`: the model's name, "" where it was not read.
+    `variant`: the model's name, "" if it was not read.
     """
     if saved is None:
         return {}

@@ -19,8 +19,8 @@ from .open import OpenRun
 def with_partner(run: OpenRun, plan: ModelPlan) -> tuple[OpenRun, OpenRun]:
     """Returns the trained expert and its partner, high noise first; reads headers only.
 
-    Of a `plan` with both files, the partner is the untrained one, with its frozen LoRAs. Raises ConfigError where the
-    run does not train a single expert, CheckpointError where the files are no pair.
+    Of a `plan` with both files, the partner is the untrained one, with its frozen LoRAs. Raises ConfigError if the
+    run does not train a single expert, CheckpointError if the files are no pair.
     """
     if run.both or run.variant.boundary is None:
         trains = "trains both experts already" if run.both else f"trains {run.variant.name}, which is one model"
@@ -47,7 +47,7 @@ def with_partner(run: OpenRun, plan: ModelPlan) -> tuple[OpenRun, OpenRun]:
 
 
 def pair_of_previews(run: OpenRun, warn: Callable[[str], None]) -> tuple[OpenRun, ...]:
-    """Returns the pair for previews of `run`, high noise first; () where it renders alone.
+    """Returns the pair for previews of `run`, high noise first; () if it renders alone.
 
     An unavailable partner is only a warning, passed to `warn`.
     """

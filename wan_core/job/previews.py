@@ -26,7 +26,7 @@ def is_free_of_clips(variant: WanVariant, *, pictured: bool, starts_from_clip: b
 
 
 def sized_as_template(config: SampleConfig, variant: WanVariant) -> SampleConfig:
-    """Returns the settings with the size of ComfyUI's template where `preview_size` requests that."""
+    """Returns the settings with the size of ComfyUI's template if `preview_size` requests that."""
     if config.preview_size != AS_TEMPLATE:
         return config
     width, height, frames = variant.template.size
@@ -71,7 +71,7 @@ def untrained_run(
 
 
 def preview_without_run(preview: SampleConfig | None, variant: WanVariant) -> SampleConfig:
-    """Returns `preview` with the size of ComfyUI's template of `variant` where it has none.
+    """Returns `preview` with the size of ComfyUI's template of `variant` if it has none.
 
     Raises ConfigError without a prompt, and for a model that needs a condition of dataset clips.
     """

@@ -111,7 +111,7 @@ def _for_faster_attention(device: str, compute: torch.dtype) -> str:
 
 
 def turns_remark(lora: LoraConfig) -> str:
-    """Returns why experts with a GPU each train in turn; "" where they train at the same time.
+    """Returns why experts with a GPU each train in turn; "" if they train at the same time.
 
     Dropout uses torch's random generators, which all threads of a process share.
     """
@@ -124,7 +124,7 @@ def turns_remark(lora: LoraConfig) -> str:
 
 
 def routes_remark(train: TrainConfig) -> str:
-    """Returns a warning that token routes raise the loss; "" where no token skips a layer."""
+    """Returns a warning that token routes raise the loss; "" if no token skips a layer."""
     if not any(route.selection_ratio for route in train.routes):
         return ""
     return (
@@ -209,7 +209,7 @@ def _ends(rates: tuple[float, float]) -> str:
 
 
 def still_remark(step: int, change: float, config: TrainConfig) -> str:
-    """Returns a warning on a LoRA that hardly changes; "" where it does, and before step 200.
+    """Returns a warning on a LoRA that hardly changes; "" if it does, and before step 200.
 
     `change`: RMS update over the weights that the LoRA adapts.
     """
@@ -293,7 +293,7 @@ def set_aside_note(store: SaveStore) -> str:
 
 
 def disk_remark(directory: Path, bytes_of_a_save: int) -> str:
-    """Returns a warning on a disk without room for two saved steps; "" with room, or where the size is unknown."""
+    """Returns a warning on a disk without room for two saved steps; "" with room, or if the size is unknown."""
     need = free = 2 * bytes_of_a_save
     with contextlib.suppress(OSError):
         free = shutil.disk_usage(directory).free

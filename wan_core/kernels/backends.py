@@ -156,7 +156,7 @@ def long_attention(*, device: torch.device, dtype: torch.dtype, head_dim: int) -
 
 
 def sdpa_choice(*, device: torch.device, dtype: torch.dtype, head_dim: int, tokens: int = _PROBE_TOKENS) -> str:
-    """Returns the kernel that torch chooses for `sdpa` with this number of tokens; "" where torch does not report it.
+    """Returns the kernel that torch chooses for `sdpa` with this number of tokens; "" if torch does not report it.
 
     It is flash_attention, efficient_attention, cudnn_attention, or math, whose memory grows with the square of the
     tokens. The choice does not depend on the number of heads, so one head is probed.

@@ -1,4 +1,4 @@
-"""Calls the compiled graph of a function directly where the same inputs were seen before, without torch's guards.
+"""Calls the compiled graph of a function directly for inputs seen before, without torch's guards.
 
 A call of a compiled function costs the host some 25 microseconds (100 from a cold cache) for guards and unpacking of
 inputs. With the exact shapes, strides, dtypes and numbers of an earlier call, their result is known, and a direct call
@@ -70,7 +70,7 @@ def backend(options: dict[str, Any]) -> Callable[..., Any]:
 
 
 def key_of(inputs: Sequence[Any]) -> Key | None:
-    """Returns the key of a call; None where no direct call is possible."""
+    """Returns the key of a call; None if no direct call is possible."""
     # A dispatch mode or a profiler must see the operator.
     if torch._C._len_torch_dispatch_stack() or torch.autograd.profiler._is_profiler_enabled:  # pyright: ignore
         return None

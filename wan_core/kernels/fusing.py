@@ -1,7 +1,7 @@
 """Fused functions: small functions that torch.compile turns into one GPU kernel, each with its plain form.
 
 A fused function is a registered operator: dispatch modes see one call with a name, and meta tensors get their shape.
-Compiling, and importing the compiler, begins when a function is tried on a device. The compiled form is used where it
+Compiling, and importing the compiler, begins when a function is tried on a device. The compiled form is used if it
 gave the same results as the plain form on random values.
 """
 
@@ -57,7 +57,7 @@ class Fused:
         self._operator: Any = getattr(getattr(torch.ops, _NAMESPACE), self.name).default
 
     def __call__(self, *inputs: Any) -> Any:
-        """Runs the compiled form, even where `on` is False."""
+        """Runs the compiled form, even if `on` is False."""
         key = key_of(inputs)
         known = None if key is None else self._direct.call(key, inputs)
         return self._operator(*inputs) if known is None else known[0]
@@ -183,7 +183,7 @@ def _remark(name: str, fault: str) -> str:
 
 
 def _fault(trial: Trial) -> str:
-    """Returns why the compiled form fails its trial; "" where it does not."""
+    """Returns why the compiled form fails its trial; "" if it does not."""
     inputs = trial.inputs()
     wanted = [one.clone() if isinstance(one, Tensor) else one for one in inputs]
     try:

@@ -73,7 +73,7 @@ def values_held(modules: Iterable[nn.Module], *more: HeldValues) -> Iterator[Non
 def made_together(modules: Iterable[nn.Module], dtype: torch.dtype) -> AbstractContextManager[None]:
     """Inside, the linears below `modules` hold their weights in `dtype`, dequantized by one kernel if possible.
 
-    Their static method `several(linears, dtype)` returns the weights, or None where it cannot.
+    Their static method `several(linears, dtype)` returns the weights, or None if it cannot.
     """
     if torch.compiler.is_compiling():
         return nullcontext()

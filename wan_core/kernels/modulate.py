@@ -116,7 +116,7 @@ def _by_rows(x: Tensor, rows: Tensor) -> Tensor:
 
 
 def added(x: Tensor, update: Tensor) -> Tensor:
-    """x + update in x's dtype, without a separate kernel for a cast where x's dtype is the wider one."""
+    """x + update in x's dtype, without a separate kernel for a cast if x's dtype is the wider one."""
     return x + (update if torch.promote_types(x.dtype, update.dtype) == x.dtype else update.to(x.dtype))
 
 
@@ -193,7 +193,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tenso
 
 
 class _RMSNorm(torch.autograd.Function):
-    """RMS norm where torch has only a composite, with a third of its kernels; keeps its input and a value a row."""
+    """RMS norm if torch has only a composite, with a third of its kernels; keeps its input and a value a row."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:

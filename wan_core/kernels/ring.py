@@ -57,7 +57,7 @@ class RingSeat:
 
 
 def check_ring(*, device: torch.device, dtype: torch.dtype, head_dim: int) -> None:
-    """Raises ConfigError where torch's FlashAttention, which returns the log-sum-exp, does not run on `device`."""
+    """Raises ConfigError if torch's FlashAttention, which returns the log-sum-exp, does not run on `device`."""
     try:
         one = torch.zeros(1, 1, 64, head_dim, device=device, dtype=dtype)
         out, total = _attended(one, one, one)

@@ -27,7 +27,7 @@ from .scopes import scope
 from .stages import Stages, as_tuple, chunks
 
 _FEW_TOKENS = 2048
-"""largest batch, in tokens, whose recomputation keeps the inputs of linears: small, and remaking one is a launch"""
+"""largest batch, in tokens, for which recomputation keeps the inputs of linears, to save kernel launches"""
 
 
 @dataclass(frozen=True)

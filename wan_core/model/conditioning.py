@@ -182,7 +182,7 @@ CONDITION_KINDS = {kind.name: kind for kind in _KINDS}
 
 
 def condition_named(name: str) -> ConditionKind:
-    """Returns the kind called `name`; ConfigError where there is none."""
+    """Returns the kind called `name`; ConfigError if there is none."""
     if name not in CONDITION_KINDS:
         kinds = ", ".join(CONDITION_KINDS)
         raise ConfigError(f'Conditioning "{name[:100]}" is unknown. Known: {kinds}.')

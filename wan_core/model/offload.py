@@ -37,7 +37,7 @@ class Offload(Protocol):
 
 
 class NoOffload:
-    """Everything stays where it is."""
+    """Offloads nothing."""
 
     holds_values = True
 

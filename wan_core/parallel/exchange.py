@@ -70,7 +70,7 @@ class Exchange:
         """Posts a parcel for every copy, and begins to copy the parcels of all copies for `me`.
 
         `what`: name of the exchange, the same in all copies. Sent parcels stay alive for _KEPT rounds, and until the
-        device has waited for every receiver's copy. Raises Ended where another copy has failed.
+        device has waited for every receiver's copy. Raises Ended if another copy has failed.
         """
         own = _Posted(what, parcels, self._peers[me].mark())
         posted = self._post(me, own)

@@ -47,7 +47,7 @@ def stages_of(placement: Placement) -> tuple[Stage, ...]:
 
 def under_way(placement: Placement, micro_batches: int) -> tuple[float, ...]:
     """Returns the most micro-batches that each device keeps for their backward pass, in the order of
-    `placement.devices`; () where the cards take turns."""
+    `placement.devices`; () if the cards take turns."""
     stages = stages_of(placement)
     if len(placement.devices) < 2 or micro_batches < 2:
         return ()
@@ -79,7 +79,7 @@ class MicroBatches(Protocol):
         ...
 
     def seed(self, micro: int) -> None:
-        """Seeds torch's generators for a micro-batch; where blocks draw, called for all before the first begins."""
+        """Seeds torch's generators for a micro-batch; if blocks draw, called for all before the first begins."""
         ...
 
 

@@ -44,7 +44,7 @@ class ClipRanks:
 
 
 def exchange_of(wanted: str, num_heads: int, parts: int) -> str:
-    """Returns all-to-all or ring for `wanted`; for auto, all-to-all where the heads divide evenly, else ring.
+    """Returns all-to-all or ring for `wanted`; for auto, all-to-all if the heads divide evenly, else ring.
 
     Raises ConfigError for all-to-all with fewer heads than ranks.
     """
@@ -77,7 +77,7 @@ def sent_bytes(
 
 
 class RankExchange:
-    """Tensors between the ranks of a clip. Every rank calls the same methods in the same order."""
+    """Exchanges tensors between the ranks that train one clip. Every rank calls the same methods in the same order."""
 
     def __init__(self, clip: ClipRanks, num_heads: int) -> None:
         self.me = clip.me
@@ -139,7 +139,7 @@ class RankExchange:
 
 
 def check_clip(in_frame: int, parts: int, routes: Sequence[Route]) -> None:
-    """Raises ConfigError where clips with `in_frame` tokens in a latent frame cannot be split over `parts` ranks."""
+    """Raises ConfigError if clips with `in_frame` tokens in a latent frame cannot be split over `parts` ranks."""
     if in_frame < parts:
         raise ConfigError(
             f"A latent frame of the clips has {in_frame} tokens, too few for {parts} processes. Set "

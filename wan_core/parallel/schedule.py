@@ -1,6 +1,6 @@
 """Schedules: the order in which the cards of a split model work.
 
-A stage is a run of consecutive blocks on one card; a card has several stages where blocks are interleaved. `F1.0` is
+A stage is a run of consecutive blocks on one card; a card has several stages if blocks are interleaved. `F1.0` is
 the forward pass of stage 1 for micro-batch 0, `B1.0` its backward pass.
 """
 
@@ -67,7 +67,7 @@ class Schedule:
 
 
 def in_order(schedule: Schedule) -> list[Work]:
-    """Returns all work in an order in which each follows the work that it needs; less where the schedule deadlocks."""
+    """Returns all work in topological order; a part of it if the schedule deadlocks."""
     last, places, done = schedule.stages - 1, [0] * len(schedule.cards), dict[Work, None]()
     moved = True
     while moved:
@@ -139,7 +139,7 @@ def _alternating(homes: Sequence[int], micro_batches: int, ahead: Sequence[int])
 
 
 def _units(schedule: Schedule) -> float:
-    """Returns the units of time of a step on equal cards with equal stages; infinite where it deadlocks."""
+    """Returns the units of time of a step on equal cards with equal stages; infinite if it deadlocks."""
     last, free, ends = schedule.stages - 1, [0] * len(schedule.cards), dict[Work, int]()
     homes = schedule.card_of
     for work in in_order(schedule):

@@ -34,7 +34,7 @@ class FreeMemory:
     host: int | None = None
 
     def lacks(self, estimate: MemoryEstimate) -> list[tuple[str, int, int]]:
-        """Returns (place, needed, free) of each place where `estimate` does not fit, devices first."""
+        """Returns (place, needed, free) bytes of each place in which `estimate` does not fit, devices first."""
         needs = [(name, memory.peak, self.devices.get(name)) for name, memory in estimate.devices.items()]
         needs.append(("host memory", estimate.host, self.host))
         return [(name, needed, free) for name, needed, free in needs if free is not None and needed > free]
@@ -83,7 +83,7 @@ def _host_room() -> int | None:
 
 
 def card_limit() -> float | None:
-    """Returns CARD_LIMIT in GiB; None where it is unset. Raises ConfigError for a value that is no positive number."""
+    """Returns CARD_LIMIT in GiB; None if it is unset. Raises ConfigError for a value that is no positive number."""
     return _said_gibibytes(CARD_LIMIT)
 
 
@@ -101,14 +101,14 @@ def _said_gibibytes(variable: str) -> float | None:
 
 
 def total_bytes(device: torch.device) -> int:
-    """Returns the bytes of a device; for the CPU those of the host, 2**62 where psutil is missing."""
+    """Returns the bytes of a device; for the CPU those of the host, 2**62 without psutil."""
     if is_gpu(device):
         return abilities_of(device).memory
     return host_total() or 1 << 62
 
 
 def card_bytes(device: torch.device) -> int | None:
-    """Returns the bytes of a device, at most CARD_LIMIT; None where they are unknown."""
+    """Returns the bytes of a device, at most CARD_LIMIT; None if they are unknown."""
     limit, total = card_limit(), total_bytes(device)
     if limit is not None:
         total = min(total, int(limit * _GIB))

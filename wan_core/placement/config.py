@@ -29,7 +29,7 @@ _SHARE = re.compile("[1-9][0-9]{0,3}")
 
 @dataclass(frozen=True, kw_only=True)
 class PlacementConfig(Config):
-    """The placement requested by SplitAcrossGPUs and LoadWanModel; device names are resolved where the job runs."""
+    """The placement requested by SplitAcrossGPUs and LoadWanModel; the job resolves device names when it runs."""
 
     mode: str = setting(
         "one device",
@@ -144,7 +144,7 @@ class PlacementConfig(Config):
 
     @property
     def parts(self) -> int:
-        """The number of processes that train one clip together. Raises PlacementError where it does not divide
+        """The number of processes that train one clip together. Raises PlacementError if it does not divide
         `ranks`."""
         ranks = self.ranks
         parts = max(1, min(self.context_parallel, ranks))
@@ -180,7 +180,7 @@ class PlacementConfig(Config):
 
     @property
     def sharders(self) -> int:
-        """The number of processes that hold one copy of the base together. Raises PlacementError where it does not
+        """The number of processes that hold one copy of the base together. Raises PlacementError if it does not
         divide `ranks`."""
         ranks = self.ranks
         sharders = min(self.shards, ranks)

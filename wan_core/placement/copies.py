@@ -37,11 +37,11 @@ class Copies(Protocol):
     """warnings on host memory, one for each topic"""
 
     def host_memory(self, size: int) -> Tensor | None:
-        """Returns `size` new bytes, (size,) uint8, pinned where the system permits; None where RAM is short."""
+        """Returns `size` new bytes, (size,) uint8, pinned if the system permits; None if RAM is short."""
         ...
 
     def lock(self, memory: Tensor) -> Tensor:
-        """Returns host memory (size,) uint8, pinned where the system permits.
+        """Returns host memory (size,) uint8, pinned if the system permits.
 
         It has values already. Each process that maps it must pin it for itself.
         """
@@ -179,7 +179,7 @@ def copies_of(device: torch.device) -> Copies:
 
 
 def memory_to_copy(copies: Copies, size: int) -> Tensor:
-    """Returns `size` new bytes of host memory, (size,) uint8, also where RAM is short."""
+    """Returns `size` new bytes of host memory, (size,) uint8, even if RAM is short."""
     found = copies.host_memory(size)
     return torch.empty(size, dtype=torch.uint8) if found is None else found
 

@@ -25,7 +25,7 @@ def host_total() -> int | None:
 
 
 def lockable_bytes() -> int | None:
-    """Returns the limit of pinned host memory in bytes; None where no limit is known.
+    """Returns the limit of pinned host memory in bytes; None if no limit is known.
 
     Windows pins up to half of the RAM, Linux all of it. WSL2 pins about a gibibyte with some drivers and more with
     others; its limit shows only when it refuses (copies.py).

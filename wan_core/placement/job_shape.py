@@ -46,7 +46,7 @@ class JobShape:
     """number of processes that share the swapped weights in host memory (shared.py)"""
     under_way: tuple[float, ...] = ()
     """for split blocks whose cards work at once: the most micro-batches that each device keeps for the backward pass,
-    in the order of `placement.devices`; () where a backward pass ends before the next micro-batch begins"""
+    in the order of `placement.devices`; () if a backward pass ends before the next micro-batch begins"""
     sharders: int = 1
     """number of processes that each hold a part of every block and gather it while it runs (parallel/sharded.py)"""
     parts: int = 1
@@ -60,7 +60,7 @@ class JobShape:
         return max(1 + len(self.others), len(self.shares), self.parts)
 
     def on_card(self, step: StepShape, number: int = 0) -> StepShape:
-        """Returns the part of `step` on card `number`, where cards split the tokens.
+        """Returns the part of `step` on card `number`, if cards split the tokens.
 
         Equal parts differ by at most one token of a frame; then this is the largest part, for every `number`.
         """

@@ -32,7 +32,7 @@ class MemoryMeasures(Config):
     """the cards of a split model work one after the other, so that fewer micro-batches wait for their backward pass"""
 
     def stronger(self, blocks: int, *, split: bool = False) -> MemoryMeasures | None:
-        """Returns the next stronger measures for a model of `blocks` blocks; None where these are the strongest.
+        """Returns the next stronger measures for a model of `blocks` blocks; None if these are the strongest.
 
         `split`: whether the model is split over cards. Offloaded blocks stay offloaded, because twice as many blocks
         always include the earlier ones (`swapped_blocks`).

@@ -29,7 +29,7 @@ _GRADIENT_BYTES = 4
 _STEP_BYTES = 8
 """bytes for each adapter value of AdamW's temporary tensors; other optimizers need at most as many"""
 _LEAVING = 2
-"""number of token streams that are being copied to another card, where cards work at once"""
+"""number of token streams that are being copied to another card, if cards work at once"""
 _RING_BUFFERS = 2
 """number of swapped blocks on a device at one time: the block that runs and the next"""
 
@@ -46,7 +46,7 @@ def estimate_memory(
     """Returns the predicted memory of a job with `step` as its largest micro-batch.
 
     `preview`: the largest preview; None without previews. `beside_preview`: further bytes on the first device during a
-    preview. `card`: where cards split tokens, the card whose part the first device computes. Raises ConfigError for a
+    preview. `card`: if cards split tokens, the card whose part the first device computes. Raises ConfigError for a
     model that cannot have such a placement or routes.
     """
     measures = measures or MemoryMeasures()

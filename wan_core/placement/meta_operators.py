@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 _New = tuple[torch.Size, tuple[int, ...], torch.dtype]
-"""shape, strides and dtype of a tensor with a storage of its own and of its size"""
+"""shape, strides and dtype of a contiguous tensor that owns its storage"""
 _cache: dict[Any, tuple[_New | None, ...] | None] = {}
 """operator call -> its new tensors; None: not cacheable"""
 _MOST_CACHED = 20_000

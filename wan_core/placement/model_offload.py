@@ -40,7 +40,7 @@ def offloaded_model(model: nn.Module, *, trained: bool = False) -> Iterator[None
 
     `trained`: the trained parameters are offloaded too, and the pinned memory of kept activations is freed, since
     another model trains meanwhile. Buffers of swapped blocks are freed either way; the next pass allocates new ones.
-    Raises OutOfMemory where the weights do not fit back; weights that did not fit stay in host memory.
+    Raises OutOfMemory if the weights do not fit back; weights that did not fit stay in host memory.
     """
     places = [place for one in models_of(model) for place in _places(one, trained)]
     for one in models_of(model):

@@ -25,7 +25,7 @@ class _Lane:
     copier: Copies
     ring: Ring
     places: list[KeptTensors]
-    """kept tensors of each pass that waits for its backward pass; empty where inputs are not offloaded"""
+    """kept tensors of each pass that waits for its backward pass; empty if inputs are not offloaded"""
     now: int = 0
     """index in `places` of the current pass"""
     returns: bool = False
@@ -97,7 +97,7 @@ class BlockOffload:
     def stronger(self, model: nn.Module) -> BlockOffload | None:
         """Returns the offload that replaces this one with the next stronger measures, between two passes of `model`.
 
-        Offloaded tensors keep their host memory. None where these measures are the strongest.
+        Offloaded tensors keep their host memory. None if these measures are the strongest.
         """
         measures = self.measures.stronger(len(self._order), split=len(self._placement.devices) > 1)
         if measures is None:
@@ -117,7 +117,7 @@ class BlockOffload:
         return offload
 
     def keep_in(self, device: torch.device, place: int) -> None:
-        """Select the stack for tensors kept by the next pass on `device`, where several passes wait for their backward
+        """Select the stack for tensors kept by the next pass on `device`, if several passes wait for their backward
         pass. `place` counts from 0; a new stack allocates host memory on first use."""
         lane = self._lanes.get(device)
         if lane is None or not lane.places:

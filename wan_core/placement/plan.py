@@ -87,7 +87,7 @@ def resolve_placement(config: PlacementConfig, num_blocks: int, rank: int = 0) -
 
 
 def check_token_shares(config: PlacementConfig, devices: int) -> None:
-    """Raises PlacementError where `token_shares` of split tokens are for another number of devices."""
+    """Raises PlacementError if `token_shares` of split tokens are for another number of devices."""
     if config.mode == "split tokens" and config.shares and len(config.shares) != devices:
         raise PlacementError(
             f'token_shares "{config.token_shares}" has {counted(len(config.shares), "number")} for '
@@ -137,7 +137,7 @@ def _edges(num_blocks: int, shares: Sequence[int]) -> list[int]:
 
 
 def _gibibytes_of(devices: Sequence[torch.device]) -> list[float]:
-    """Returns the memory of each card; [] where one of the devices is no GPU."""
+    """Returns the memory of each card; [] if one of the devices is no GPU."""
     if not all(map(is_gpu, devices)):
         return []
     return [abilities_of(device).memory / 2**30 for device in devices]

@@ -37,7 +37,7 @@ class Shared(Protocol):
     def piece(
         self, name: str, size: int, write: Callable[[Tensor], None], holds: Callable[[Tensor], bool]
     ) -> Tensor | None:
-        """Returns the read-only piece `name`, (size,) uint8; None where it cannot be shared.
+        """Returns the read-only piece `name`, (size,) uint8; None if it cannot be shared.
 
         The first model that needs it calls `write(memory)`. For the others, `holds(memory)` checks the bytes.
         """
@@ -103,7 +103,7 @@ class SharedMemory:
     def piece(
         self, name: str, size: int, write: Callable[[Tensor], None], holds: Callable[[Tensor], bool]
     ) -> Tensor | None:
-        """Returns the read-only piece `name`, (size,) uint8; None where it cannot be shared.
+        """Returns the read-only piece `name`, (size,) uint8; None if it cannot be shared.
 
         The first process that requests it calls `write(memory)`; the others wait for that, and call `holds(memory)` to
         check the bytes. Processes may request it at different times, or not at all.
@@ -148,7 +148,7 @@ class SharedMemory:
         return None, False
 
     def _find(self, label: str, size: int) -> int | None:
-        """Returns the open file of another rank's piece; 0 while it is being written, None where no rank has it."""
+        """Returns the open file of another rank's piece; 0 while it is being written, None if no rank has it."""
         written = True
         for process in self.processes:
             for link in _open_files(process):
@@ -169,7 +169,7 @@ def can_share() -> bool:
 
 
 def share_memory(rank: int, gather: Callable[[Any], list[Any]]) -> SharedMemory | None:
-    """Returns the memory shared with the other ranks of this machine; None for a single rank, and where one cannot.
+    """Returns the memory shared with the other ranks of this machine; None for a single rank, or if one cannot share.
 
     Every rank calls it at the same time. `gather`: `Group.gather`.
     """
@@ -192,7 +192,7 @@ def share_memory(rank: int, gather: Callable[[Any], list[Any]]) -> SharedMemory 
 
 
 def _this_process() -> _Peer | None:
-    """Returns the data of this process, with a new door; None where the platform cannot share memory."""
+    """Returns the data of this process, with a new door; None if the platform cannot share memory."""
     if not can_share():
         return None
     token = secrets.token_bytes(_TOKEN_BYTES)
@@ -208,7 +208,7 @@ def _this_process() -> _Peer | None:
 
 
 def _open_door(peer: _Peer) -> int | None:
-    """Returns the door of another process, opened by this one; None where it cannot, or the token differs."""
+    """Returns the door of another process, opened by this one; None if it cannot, or the token differs."""
     link = f"/proc/{peer.process}/fd/{peer.door}"
     try:
         if os.readlink(link) != _link_to(_DOOR):
@@ -229,7 +229,7 @@ def _link_to(label: str) -> str:
 
 
 def _open_files(process: int) -> list[str]:
-    """Returns the links to the open files of a process; [] where it has ended."""
+    """Returns the links to the open files of a process; [] if it has ended."""
     folder = f"/proc/{process}/fd"
     with contextlib.suppress(OSError):
         return [f"{folder}/{number}" for number in os.listdir(folder)]
@@ -237,7 +237,7 @@ def _open_files(process: int) -> list[str]:
 
 
 def _new_file(label: str, size: int) -> int:
-    """Returns the descriptor of a new anonymous file of `size` bytes. Raises OSError where memory is short.
+    """Returns the descriptor of a new anonymous file of `size` bytes. Raises OSError if memory is short.
 
     The memory is allocated here, because a later write without memory would kill the process (SIGBUS).
     """

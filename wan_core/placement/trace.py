@@ -42,7 +42,7 @@ class Unpacking:
     """The temporary memory of quantized blocks while they run."""
 
     widest_bytes: int = 0
-    """largest temporary memory of a linear: dequantized weight and further tensors; 0 where none is quantized"""
+    """largest temporary memory of a linear: dequantized weight and further tensors; 0 if none is quantized"""
     once: bool = True
     """whether the second stage of a layer holds dequantized weights for all chunks"""
 
@@ -179,7 +179,7 @@ def traced_step(
 ) -> StepTrace:
     """Returns the trace of `step` on a device with `layers` of the main stream and all other modules.
 
-    `adapt(model)` injects the same adapters into each layer; where it injects none, earlier layers have some, so there
+    `adapt(model)` injects the same adapters into each layer; if it injects none, earlier layers have some, so there
     is a backward pass. `recomputing.unchecked`: number of these layers without checkpointing. `offloaded`: the inputs
     of blocks are offloaded. `unpacking`: temporary memory of quantized blocks.
     """

@@ -1,6 +1,6 @@
 """Speeds of this user's cards measured by `wan_core measure`, in one file in the user's state folder.
 
-There is an entry for each kind of card and version of torch. Without the file, and where it is damaged, plans use the
+There is an entry for each kind of card and version of torch. Without the file, and if it is damaged, plans use the
 constants that `cards.py` assumes.
 """
 

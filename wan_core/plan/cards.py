@@ -85,7 +85,7 @@ class CardCost(NamedTuple):
     """FLOP of attention, a part of `flop`"""
 
     def seconds(self, card: Card) -> float:
-        """Returns the seconds of `card`, or of its host where that is slower."""
+        """Returns the seconds of `card`, or of its host if that is slower."""
         return max(self.seconds_on(card), self.kernels * card.host_s)
 
     def seconds_on(self, card: Card) -> float:
@@ -107,7 +107,7 @@ class CardCost(NamedTuple):
 
 
 _EFFICIENT = 0.5
-"""`attention` below compute capability 8.0, where torch has the memory-efficient kernel but no FlashAttention; assumed,
+"""`attention` below compute capability 8.0 if torch has the memory-efficient kernel but no FlashAttention; assumed,
 because FlashAttention-2 is twice as fast as that kernel on an A100 (its paper)"""
 
 CARDS = (
@@ -170,7 +170,7 @@ def unknown_card(device_name: str) -> Card:
 
 
 def card_of_size(gibibytes: float) -> Card:
-    """Returns the smallest card with this much memory, the fastest of several; the largest card where none has it."""
+    """Returns the smallest card with this much memory, the fastest of several; the largest card if none has it."""
     fits = [card for card in CARDS if card.gibibytes >= gibibytes - 0.5] or [CARDS[-1]]
     return max((card for card in fits if card.gibibytes == fits[0].gibibytes), key=lambda card: card.bf16)
 
@@ -181,7 +181,7 @@ def slowest_of(gibibytes: Sequence[float]) -> Card:
 
 
 def card_of(device: torch.device, job: Workload | None = None) -> Card | None:
-    """Returns the kind of GPU of a device, with its measured constants if any; None where it is unknown.
+    """Returns the kind of GPU of a device, with its measured constants if any; None if it is unknown.
 
     A card that is in no table gets a stand-in if it has measured constants, or ratios of runs such as `job`. Where a
     memory limit simulates a card on the CPU, this is a card of that size.

@@ -12,7 +12,7 @@ from ..train import TrainConfig
 from .workload import Workload
 
 _SHORTEST_CHUNK = 1024
-"""tokens of a chunk where no longer chunk fits"""
+"""tokens of a chunk if no longer chunk fits"""
 _WIDTH = 5120
 """values of a token in the 14B model, for which CHUNK_TOKENS is chosen"""
 _LONGEST_CHUNK = 16_384
@@ -62,7 +62,7 @@ class _Free:
 
 
 def fewest_measures(job: Workload, shape: JobShape, room: FreeMemory) -> MemoryEstimate:
-    """Returns the estimate under the fewest measures that fit; under the strongest where none do."""
+    """Returns the estimate under the fewest measures that fit; under the strongest if none do."""
     free = _Free.of(job.train, shape)
 
     def fewest(base: MemoryMeasures) -> MemoryEstimate:
@@ -126,7 +126,7 @@ def choose_measures(
     most_blocks: int,
     base: MemoryMeasures | None = None,
 ) -> MemoryEstimate:
-    """Returns the estimate of the cheapest measures that fit into `room`; of the strongest where none do.
+    """Returns the estimate of the cheapest measures that fit into `room`; of the strongest if none do.
 
     The cheapest is none, then offloaded inputs of blocks, copied while other blocks are computed, then as few swapped
     blocks as suffice, whose weights are copied too. `offload`, `swap`: fixed values; None: chosen here. `most_blocks`:
@@ -150,7 +150,7 @@ def choose_measures(
 
 
 def largest(most: int, fits: Callable[[int], bool]) -> int:
-    """Returns the largest number from 1 to `most` that fits, by bisection; 0 where none does."""
+    """Returns the largest number from 1 to `most` that fits, by bisection; 0 if none does."""
     if most < 1 or not fits(1):
         return 0
     few, many = 1, most + 1

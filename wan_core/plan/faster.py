@@ -75,7 +75,7 @@ def _with_attention(
 ) -> Plan:
     """Returns the plan with attention outputs kept, so that attention is not recomputed.
 
-    They are kept on the card where they fit as it is; else in host memory, or on the card with more swapped blocks, if
+    They are kept on the card if they fit without other measures; else in host memory, or with more swapped blocks, if
     a step is faster with that.
     """
     job, estimate = plan
@@ -127,7 +127,7 @@ def _with_larger_chunks(plan: Plan, room: FreeMemory) -> Plan:
 
 
 def _with_unchecked(plan: Plan, room: FreeMemory) -> Plan:
-    """Returns the plan with as many unchecked blocks as fit, where nothing is offloaded."""
+    """Returns the plan with as many unchecked blocks as fit, if nothing is offloaded."""
     job, estimate = plan
     measures, layers = estimate.measures, job.file.variant.shape.num_layers
     if job.train.unchecked_blocks or job.train.blocks_to_swap > 0 or measures.offload_inputs or measures.blocks_to_swap:

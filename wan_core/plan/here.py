@@ -43,12 +43,12 @@ _log = logger(__name__)
 
 
 def plan_here(job: Workload, host_freed: int = 0, card_gib: float = math.inf) -> MemoryPlan | None:
-    """Returns the plan of a job for the devices of this machine; None where no device has a memory limit (CPU).
+    """Returns the plan of a job for the devices of this machine; None if no device has a memory limit (CPU).
 
     `host_freed`: bytes of host memory that this process frees before the job starts. `card_gib`: GiB of a card at most.
     Where each card trains a copy, this is the plan of the process with the least free memory. Cards that this process
     does not use count as empty, because a query would open a CUDA context on them for good. `plan.job` has the chosen
-    mode and token shares, where the job leaves these open.
+    mode and token shares, if the job leaves these open.
     """
     if job.model.placement.mode == AUTO:
         return choose_mode(job, lambda one: _plan_as_it_is(one, host_freed, card_gib))
@@ -153,7 +153,7 @@ def with_fitting_preview(job: Workload, room: FreeMemory) -> Workload:
 
 
 def counting_partner(plan: MemoryPlan, partner: OpenRun | None) -> tuple[MemoryPlan, str]:
-    """Returns the plan with previews that use `partner` too; where they do not fit, `plan` and the reason.
+    """Returns the plan with previews that use `partner` too; if they do not fit, `plan` and the reason.
 
     One model is on the device at a time, so previews need the larger one. The measures of training stay the same.
     """
@@ -190,7 +190,7 @@ class Planned(NamedTuple):
     host: int = 0
     """predicted bytes of host memory; 0 without a prediction"""
     no_partner: str = ""
-    """why previews cannot use the partner; "" where they can, and without a partner"""
+    """why previews cannot use the partner; "" if they can, and without a partner"""
 
 
 def plan_training(
@@ -204,9 +204,9 @@ def plan_training(
     """Returns the plan of this process, and a remark on it for the user. Every rank calls it.
 
     `partner`: the other expert for previews; it never changes how the run is trained. `shared`: shared memory of the
-    ranks of a machine; offloaded weights count once where these ranks offload the same blocks. `chunk_tokens`: that of
+    ranks of a machine; offloaded weights count once if these ranks offload the same blocks. `chunk_tokens`: that of
     the resumed step, the same on all ranks; None for a new run. Devices without a memory limit (CPU) are not planned.
-    Raises OutOfMemory where the run does not fit.
+    Raises OutOfMemory if the run does not fit.
     """
     planned, remark = _planned(run, group, partner, len(shared.ranks) if shared is not None else 1, chunk_tokens)
     measures = group.gather(planned.measures)

@@ -65,7 +65,7 @@ class MeasuredRatios:
     ratios: tuple[Ratio, ...] = ()
 
     def of(self, card: str | None, variant: str, scheme: str, phase: str) -> float | None:
-        """Returns the ratio, limited to its range; None where it was not measured."""
+        """Returns the ratio, limited to its range; None if it was not measured."""
         wanted = (card, variant, scheme, phase)
         found = next((one.ratio for one in reversed(self.ratios) if one.of_what == wanted), None)
         least, most = _TIME if phase == SECONDS else _MEMORY
@@ -78,7 +78,7 @@ class MeasuredRatios:
 
 
 def measured_ratios_of(roots: Roots) -> MeasuredRatios:
-    """Returns the ratios stored with the runs; none without a folder of runs, and where the file is damaged."""
+    """Returns the ratios stored with the runs; none without a folder of runs, or if the file is damaged."""
     memo = _memo_of(roots)
     try:
         return (
@@ -181,5 +181,5 @@ class Measured:
         return Ratio(card=card, variant=self.variant, scheme=self.scheme, phase=phase, ratio=round(ratio, 4))
 
     def keep(self, roots: Roots) -> None:
-        """Store `ratios()` with the runs, where their folder exists and is writable."""
+        """Writes `ratios()` into the folder of the runs, if it exists and is writable."""
         keep_ratios(self.ratios(), roots)

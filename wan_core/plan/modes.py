@@ -27,7 +27,7 @@ from .token_shares import shared_by_speed
 from .workload import Workload
 
 AUTO, UNPLANNED = "auto", "split blocks"
-"""UNPLANNED: the mode where no device has a memory limit (CPU)"""
+"""UNPLANNED: the mode if no device has a memory limit (CPU)"""
 PER_GPU = "copy per GPU"
 _ONE, _BLOCKS, TOKENS = "one device", "split blocks", "split tokens"
 _GIB = 1 << 30
@@ -64,13 +64,13 @@ def choose_mode(job: Workload, plan_of: PlanOf, cards: Mapping[str, Card] | None
     """Returns the plan of a job in the fastest mode that fits, with the reason in `placement.chosen`.
 
     Where no mode fits, this is the mode that lacks the least memory; with a device that is no GPU, split blocks. None
-    where nothing is planned (CPU). `plan_of(job)`: the plan of a job with a mode other than auto. `cards`: cards by
+    if nothing is planned (CPU). `plan_of(job)`: the plan of a job with a mode other than auto. `cards`: cards by
     device name; None: the cards of this machine that the job may use.
     """
     asked = job.model.placement
     names = asked.device_names() if cards is None else tuple(cards)
     first = replace(asked, mode=_BLOCKS)
-    # The speed of a CPU is not known; where the user lists it with GPUs, it gets blocks.
+    # The speed of a CPU is not known; if the user lists it with GPUs, it gets blocks.
     if len({*names}) < 2 or asked.split_at != "auto" or not all(map(is_gpu, names)):
         return plan_of(_placed(job, first))
     here = cards or _cards_of(job)
@@ -95,8 +95,8 @@ def leaves_shares_open(job: Workload) -> bool:
 
 
 def share_tokens(job: Workload, plan_of: PlanOf, cards: Mapping[str, Card] | None = None) -> MemoryPlan | None:
-    """Returns the plan of a job that splits tokens, with the fastest shares that fit; where none fit, those that lack
-    the least memory. None where nothing is planned. Arguments as for `choose_mode`; raises what `plan_of` does."""
+    """Returns the plan of a job that splits tokens, with the fastest shares that fit; if none fit, those that lack
+    the least memory. None if nothing is planned. Arguments as for `choose_mode`; raises what `plan_of` does."""
     here, even = cards or _cards_of(job), plan_of(job)
     if even is None:
         return None
@@ -154,7 +154,7 @@ def reason(placement: PlacementConfig) -> str:
 
 
 def _best_of(ways: Sequence[Way]) -> Way:
-    """Returns the first of the ways that fit and are about as fast as the fastest; where none fits, the way that lacks
+    """Returns the first of the ways that fit and are about as fast as the fastest; if none fits, the way that lacks
     the least memory."""
     fits = [way for way in ways if not way.why_not]
     if not fits:

@@ -64,7 +64,7 @@ class Routed:
 
 
 def routed_of(plan: MemoryPlan, card: Card | None) -> Routed | None:
-    """Returns the token routes of a plan, with the time they save on `card`; None where no token skips a layer."""
+    """Returns the token routes of a plan, with the time they save on `card`; None if no token skips a layer."""
     if not plan.job.train.routes:
         return None
     job, shape = plan.job, plan.job.shape()

@@ -50,7 +50,7 @@ class MemoryPlan:
 
     @property
     def policy(self) -> str:
-        """The name of the checkpointing policy; "none" where checkpointing is off."""
+        """The name of the checkpointing policy; "none" if checkpointing is off."""
         train = self.job.train
         if not train.gradient_checkpointing:
             return "none"
@@ -103,7 +103,7 @@ class MemoryPlan:
         return step_work(job.shape(), job.step, self.estimate, job.train.gradient_accumulation_steps)
 
     def measured(self) -> Measured:
-        """Returns the comparison of a run with this plan; the CPU is left out, where a plan counts other things."""
+        """Returns the comparison of a run with this plan; the CPU is left out, if a plan counts other things."""
         job, first = self.job, next(iter(self.estimate.devices))
         card = self.card or unknown_card(first)
         by_runs = torch.device(first).type != "cpu" and card.own is None
@@ -131,7 +131,7 @@ class MemoryPlan:
 
     @property
     def exchange(self) -> str:
-        """One line on the bytes that cards exchange where they split tokens; "" for one card."""
+        """One line on the bytes that cards exchange to split tokens; "" for one card."""
         shape = self.job.shape()
         if shape.cards == 1:
             return ""
@@ -161,7 +161,7 @@ class MemoryPlan:
         return f"Tokens and heads: {', '.join(parts)}."
 
     def faster(self) -> str:
-        """Returns one line on the use of left-over memory and the time that it saves; "" where it saves none."""
+        """Returns one line on the use of left-over memory and the time that it saves; "" if it saves none."""
         train, chunk, taken = self.job.train, self.measures.chunk_tokens, list[str]()
         if self.gain < _WORTH_SAYING:
             return ""
@@ -174,7 +174,7 @@ class MemoryPlan:
         return f"The plan keeps {', '.join(taken)}: {100 * self.gain:.0f} % faster." if taken else ""
 
     def check(self) -> None:
-        """Raises OutOfMemory where the job does not fit, with needed and free memory and the nearest size that fits."""
+        """Raises OutOfMemory if the job does not fit, with needed and free memory and the nearest size that fits."""
         if self.job.train.memory != "manual" and not self.fits:
             raise OutOfMemory(self.verdict())
 
@@ -243,7 +243,7 @@ def without_a_plan(train: TrainConfig) -> TrainConfig:
 
 
 def nearest_that_fits(job: Workload, room: FreeMemory) -> Workload | None:
-    """Returns the job with as many frames as fit; with a smaller frame size or rank where no frame fits; else None."""
+    """Returns the job with as many frames as fit; with a smaller frame size or rank if no frame fits; else None."""
     ranks = (job.lora.rank, *(rank for rank in _RANKS if rank < job.lora.rank))
     least = replace(job, lora=replace(job.lora, rank=ranks[-1]), step=_scaled(job.step, _SMALLER[-1]), preview=None)
     if not _fits_with(1, least, least.shape(), room):
@@ -266,12 +266,12 @@ def _scaled(step: StepShape, factor: float) -> StepShape:
 
 
 def _most_frames(job: Workload, shape: JobShape, room: FreeMemory) -> int:
-    """Returns the largest number of latent frames, up to the job's, that fits; 0 where none fits."""
+    """Returns the largest number of latent frames, up to the job's, that fits; 0 if none fits."""
     return largest(job.step.latent_frames, lambda frames: _fits_with(frames, job, shape, room))
 
 
 def _largest_batch(job: Workload, room: FreeMemory) -> int:
-    """Returns the largest batch size below the job's that fits; 0 where none fits."""
+    """Returns the largest batch size below the job's that fits; 0 if none fits."""
     shape, frames = job.shape(), job.step.latent_frames
 
     def fits(count: int) -> bool:

@@ -53,7 +53,7 @@ def plan_preset(
     """Returns the plan of a preset on this machine, or on `cards` of these GiB in `mode`.
 
     `host_freed`: bytes of host memory of this machine that are freed before the job starts. Raises ConfigError for an
-    unknown name, without a GPU and for smaller cards, OutOfMemory where the preset's smallest clips do not fit.
+    unknown name, without a GPU and for smaller cards, OutOfMemory if the preset's smallest clips do not fit.
     """
     if (preset := PRESETS.get(name)) is None:
         hint = nearest(name, [*PRESETS])
@@ -80,9 +80,9 @@ def fit_preset(
 ) -> MemoryPlan | None:
     """Returns the plan of `job` with the preset's steps and its largest clips that fit and train within its hours.
 
-    Where no clips are fast enough, the plan is that of the smallest clips that fit. None where `plan_of` plans nothing
+    Where no clips are fast enough, the plan is that of the smallest clips that fit. None if `plan_of` plans nothing
     (CPU). `card`: predicts the time; None: the card of this machine. Clips keep the aspect ratio of the job's, and
-    stills remain stills. Raises OutOfMemory where the smallest clips do not fit.
+    stills remain stills. Raises OutOfMemory if the smallest clips do not fit.
     """
     steps = preset.steps * (2 if job.longer_share else 1)
     train, found, plan = replace(job.train, steps=steps, blocks_to_swap=-1), None, None
@@ -110,7 +110,7 @@ def preset_data(plan: MemoryPlan, card: Card | None) -> dict[str, Any]:
 
 
 def run_seconds(step: float | None, train: TrainConfig) -> int | None:
-    """Returns the seconds of a run with steps of `step` seconds; None where the steps of an epoch are not known."""
+    """Returns the seconds of a run with steps of `step` seconds; None if the steps of an epoch are not known."""
     if step is None or train.max_train_epochs:
         return None
     return round(min(step * train.steps, 3600 * train.max_train_hours or math.inf))

@@ -130,7 +130,7 @@ def report_run(directory: Path, roots: Roots) -> dict[str, Any]:
     """Returns the report of `wan_core plan RUN`: `report_of`, the run's name, bytes of its saves, and the verdict.
 
     Experts of a pair take turns on the devices, so the larger one counts; a partner counts in previews. `resting_bytes`
-    are the weights of the other expert, which is offloaded where host memory has room, else read again.
+    are the weights of the other expert, which is offloaded if host memory has room, else read again.
     """
     config = read_run(directory)
     runs = open_experts(directory, roots, config)

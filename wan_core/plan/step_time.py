@@ -114,7 +114,7 @@ def _copied_seconds(estimate: MemoryEstimate) -> tuple[float, float]:
 
 
 def exchanged_bytes(job: JobShape, step: StepShape) -> tuple[int, int]:
-    """Returns the bytes that a card sends to others in the forward and in the backward pass, where cards split tokens.
+    """Returns the bytes that a card sends to others in the forward and in the backward pass, if cards split tokens.
 
     With parts of different sizes, these are the bytes of the card that sends most.
     """
@@ -176,7 +176,7 @@ def work_of_passes(
             chunk_tokens=estimate.measures.chunk_tokens,
             dequantize_once=estimate.measures.dequantize_once,
         )
-        # `work` is that of a model with all layers like this one; `count` layers of the model are.
+        # `work` assumes that all layers are of this kind; the model has `count` such layers.
         for way, part in enumerate((work.forward, work.backward)[: 1 + walked]):
             passes[way] = passes[way].plus(work_of(part).of_some(share).times(count / layers))
     return passes[0], passes[1]

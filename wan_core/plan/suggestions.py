@@ -25,7 +25,7 @@ def suggestions_for(
     """Returns up to `most` changes, each of which makes `job` fit into `room`, the least intrusive first.
 
     Where no single change is enough, 8-bit weights with a smaller job are tried. `enough` is called after each trial,
-    and ends the search where it returns True.
+    and ends the search if it returns True.
     """
     found: list[Suggestion] = []
     for trials in (_alone, _together):
@@ -69,7 +69,7 @@ def _together(job: Workload, room: FreeMemory) -> Iterator[Suggestion | None]:
 
 
 def _quantized(job: Workload) -> Workload | None:
-    """Returns the job with 8-bit weights; None where its weights are quantized already."""
+    """Returns the job with 8-bit weights; None if its weights are quantized already."""
     if job.model.quantize is not None or job.file.quantization != "none":
         return None
     vace = bool(job.file.variant.shape.vace_layers)
@@ -81,7 +81,7 @@ def _scheme(job: Workload) -> Suggestion:
 
 
 def _nearest(job: Workload, room: FreeMemory) -> Suggestion | None:
-    """Returns the settings of `nearest_that_fits`, together with previews; None where nothing fits."""
+    """Returns the settings of `nearest_that_fits`, together with previews; None if nothing fits."""
     found = nearest_that_fits(job, room)
     if found is None:
         return None

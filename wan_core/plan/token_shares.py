@@ -26,7 +26,7 @@ def shared_by_speed(
 ) -> MemoryPlan | None:
     """Returns the plan of a job with the fastest token shares on `cards`, smaller for a card that lacks memory.
 
-    None where equal shares are the best, and where nothing is planned. `even`: the plan with equal shares, in the order
+    None if equal shares are the best, and if nothing is planned. `even`: the plan with equal shares, in the order
     of `cards`. `plan_of`: as for `modes.choose_mode`.
     """
     alone = replace(even.job.shape(), others=())
@@ -76,7 +76,7 @@ def shares_by_speed(work: CardCost, heads: int, cards: Sequence[Card]) -> tuple[
 
 
 def _within_memory(parts: Sequence[int], plan: MemoryPlan) -> tuple[int, ...]:
-    """Returns percentages with smaller parts for the cards that lack memory; () where no card or every card does.
+    """Returns percentages with smaller parts for the cards that lack memory; () if no card or every card does.
 
     Memory other than weights and adapters is taken as proportional to the part, an upper bound of what it saves.
     """

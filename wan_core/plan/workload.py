@@ -139,7 +139,7 @@ def workload_on_clips(
     preview: SampleConfig | None = None,
     file: WanFile | None = None,
 ) -> Workload:
-    """Returns the job of training `model` on `clips`, which need not be encoded yet; `file` where it was inspected."""
+    """Returns the job of training `model` on `clips`, which need not be encoded yet; `file` if it was inspected."""
     file = file or inspect_model(model, roots)
     previewed, beside, remarks = None, 0, list[str]()
     if train.preview_every_n_steps:

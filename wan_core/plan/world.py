@@ -183,10 +183,10 @@ def mesh_line(plans: list[MeshPlan], card: Card, world: World) -> str:
 
 
 def mesh_plan(job: Workload, card: Card, free: int, world: World, clips: int, mesh: Mesh) -> MeshPlan | None:
-    """Returns the plan on one mesh; None where the job cannot have it, for example several token routes with context
+    """Returns the plan on one mesh; None if the job cannot have it, for example several token routes with context
     parallel.
 
-    Context parallel uses all-to-all where the number of heads divides evenly, else a ring.
+    Context parallel uses all-to-all if the number of heads divides evenly, else a ring.
     """
     model = job.model.with_placement(PlacementConfig(devices="cpu", **mesh.settings()))  # no GPU of this machine
     train = replace(job.train, gradient_accumulation_steps=1)

@@ -100,7 +100,7 @@ def matmul_bytes(values: int) -> int:
 
 
 def check_matmul(dtype: torch.dtype, device: torch.device) -> None:
-    """Raises ConfigError where `device` cannot compute such products, by compute capability and a trial."""
+    """Raises ConfigError if `device` cannot compute such products, by compute capability and a trial."""
     name, card = "int8" if dtype == torch.int8 else "fp8", abilities_of(device)
     if not (card.int8_products if dtype == torch.int8 else card.fp8_products):
         newer = "7.0" if dtype == torch.int8 else "8.9 (RTX 40 and newer)"
@@ -268,7 +268,7 @@ def _scaled(sums: Tensor, of_row: Tensor) -> Tensor:
 def _write(
     out: Tensor, sums: Tensor, of_row: Tensor, of_column: Tensor | None = None, added: Tensor | None = None
 ) -> None:
-    """Writes the result of `_finished`: fused, with one kernel, or with two where columns have scales."""
+    """Writes the result of `_finished`: fused, with one kernel, or with two if columns have scales."""
     if FINISH.on(out, str(sums.dtype)):
         FINISH(out, sums, of_row, of_column, added)
     elif of_column is None:

@@ -72,7 +72,7 @@ def _switch(part: str, sentence: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class PrecisionPolicy(Config):
-    """A preset, and switches that override it where they are not empty. Values: fp32, bf16, fp16, compute (the dtype of
+    """A preset, and switches that override it if they are not empty. Values: fp32, bf16, fp16, compute (the dtype of
     the linears), and fp64 for the rotary embedding."""
 
     preset: str = counted(
@@ -120,7 +120,7 @@ class PrecisionPolicy(Config):
     """not part of presets; ignored for other base precisions, whose few float32 products stay exact"""
 
     def resolved(self) -> dict[str, str]:
-        """Returns the value of every part: its switch, or the preset's value where the switch is empty."""
+        """Returns the value of every part: its switch, or the preset's value if the switch is empty."""
         return {part: getattr(self, part) or PRESETS[self.preset][part] for part in SWITCHES}
 
     def numerics(self, compute: torch.dtype) -> Numerics:

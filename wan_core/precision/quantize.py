@@ -71,7 +71,7 @@ class QuantizeConfig(Config):
 
     @property
     def product_dtypes(self) -> set[torch.dtype]:
-        """The 8-bit dtypes of products with such weights; empty where blocks of a row have scales."""
+        """The 8-bit dtypes of products with such weights; empty if blocks of a row have scales."""
         if self.scheme == "int8":
             return {torch.int8}
         return set() if self.scheme == "fp8_e4m3fn_block128" else {torch.float8_e4m3fn}

@@ -26,7 +26,7 @@ def naming_expert(expert: Expert) -> Iterator[None]:
 def train_at_once(experts: Sequence[Expert], until: Sequence[int], is_due: Callable[[], bool]) -> bool:
     """Trains each expert up to its step in `until`, the same number of steps; returns whether `is_due` ended it.
 
-    `is_due()` is called once after each step of all experts; training ends where it returns True. An error of one
+    `is_due()` is called once after each step of all experts; training ends if it returns True. An error of one
     expert ends the others after their current step, and is raised; any other error goes before Stopped.
     """
     due = False

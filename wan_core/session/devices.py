@@ -36,7 +36,7 @@ class Placed:
 
     @property
     def needed(self) -> int:
-        """Bytes of host memory that loading the model takes; 0 where it is offloaded."""
+        """Bytes of host memory that loading the model takes; 0 if it is offloaded."""
         if self.loaded is not None:
             return 0
         on_gpu = any(name != "cpu" for name in self.run.config.model.placement.device_names())
@@ -90,7 +90,7 @@ class Devices:
         return self.on_device.model
 
     def load(self, coming: Placed) -> None:
-        """Load a model to its devices. The previous model is offloaded where host memory holds both, else dropped.
+        """Load a model to its devices. The previous model is offloaded if host memory holds both, else dropped.
 
         Raises what `Placed.enter` does.
         """

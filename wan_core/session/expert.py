@@ -70,10 +70,10 @@ class Expert(Placed):
         self.quantized_by: QuantizedBy | None = (
             None if quantize is None else quantized_by(quantize, run.file.compute_dtype)
         )
-        """how the base is quantized at load; None where it is used as stored"""
+        """how the base is quantized at load; None if it is used as stored"""
 
     def plan_memory(self, partner: OpenRun | None, shared: SharedMemory | None) -> None:
-        """Choose memory measures for the model. Every rank calls it. Raises OutOfMemory where none suffice."""
+        """Choose memory measures for the model. Every rank calls it. Raises OutOfMemory if none suffice."""
         chunk = None if self._state is None else int(self._state.progress.get("chunk_tokens", CHUNK_TOKENS))
         self._planned, remark = plan_training(self.run, self.session.group, partner, shared, chunk_tokens=chunk)
         self._shared, self._host = shared, self._planned.host
@@ -91,7 +91,7 @@ class Expert(Placed):
         return self._trainer
 
     def hear(self, event: Event) -> None:
-        """Compare an event with the prediction, where there is one."""
+        """Compare an event with the prediction, if there is one."""
         if self.planned.measured is not None:
             self.planned.measured.hear(event)
 
@@ -182,7 +182,7 @@ def prefix_of(expert: Expert) -> str:
 
 
 def saved_of(saved: SavedStep | None, run: OpenRun) -> TrainedState | None:
-    """Returns the trained state of the model of `run` in a saved step; None where it holds none."""
+    """Returns the trained state of the model of `run` in a saved step; None if it holds none."""
     if saved is None or not run.trained:
         return None
     state = saved.read_state()

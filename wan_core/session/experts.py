@@ -1,6 +1,6 @@
 """The trained models of a run, one of them on the devices: a single model, or the two experts of a pair in turns.
 
-The other expert's trained state stays in host memory; its base weights are offloaded there where they fit, else
+The other expert's trained state stays in host memory; its base weights are offloaded there if they fit, else
 reloaded. Experts change only between steps, so each trains as in a run of its own.
 """
 
@@ -35,7 +35,7 @@ class Experts:
         """`partner`: the untrained expert that previews use.
 
         Raises what `OpenRun.check` does, CheckpointError for 8-bit weights other than `saved` was trained on, and
-        OutOfMemory where a model does not fit.
+        OutOfMemory if a model does not fit.
         """
         self.session, self.devices = session, Devices(session.group.world)
         self._noted, self._emitting = set[str](), threading.RLock()
@@ -55,7 +55,7 @@ class Experts:
             expert.plan_memory(partner, shared)
         planned = self.all[0].planned
         self.without_partner = planned.no_partner
-        """why previews cannot use `partner`; "" where they can"""
+        """why previews cannot use `partner`; "" if they can"""
         self.partner: Placed | None = None
         """the expert that only renders, by the memory measures of the trained one"""
         if partner is not None and not planned.no_partner:
@@ -98,7 +98,7 @@ class Experts:
 
     def at_once(self, goal: int) -> list[int]:
         """Returns the step up to which each expert trains at the same time as the other, in a run up to step `goal`;
-        [] where the experts take turns.
+        [] if the experts take turns.
 
         Experts with dropout take turns, because threads share torch's random generators. The last step of each expert
         is trained in turn, because steps that are not finite may have to be repeated before it.
@@ -109,7 +109,7 @@ class Experts:
         return [one.step + count for one in self.all] if count > 0 else []
 
     def load(self, expert: Expert) -> None:
-        """Load `expert` to the devices, and rehearse its largest step where it was read from its files."""
+        """Load `expert` to the devices, and rehearse its largest step if it was read from its files."""
         if self.on_device is not expert:
             with self.session.timed("load", self.step):
                 self.devices.load(expert)
@@ -126,7 +126,7 @@ class Experts:
         return expert is not None and expert.trainer.evaluates and not (if_due and expert.name not in self._unmeasured)
 
     def evaluate(self) -> Evaluated | None:
-        """Returns the evaluation loss of the current model; None where memory ran out."""
+        """Returns the evaluation loss of the current model; None if memory ran out."""
         expert = self.current
         self._unmeasured.discard(expert.name)
         found = expert.trainer.evaluate()
@@ -144,7 +144,7 @@ class Experts:
         return len(self.all) * saved_bytes(sum(p.numel() for p in trainer.parameters.values()), trainer.config)
 
     def progress(self) -> dict[str, Any]:
-        """Returns the counters of a saved step, each only where it is needed to resume.
+        """Returns the counters of a saved step, each only if it is needed to resume.
 
         They are steps, ranks, batches of a step (of a run that began on other ranks), `QuantizedBy` (of a base
         quantized at load) and tokens of a chunk (other than CHUNK_TOKENS).

@@ -72,7 +72,7 @@ def _host_is_full(rendering: bool) -> OutOfMemory:
 
 
 def _account(said: str, predicted: int | None) -> str:
-    """Returns requested, free and predicted memory, from torch's message and the plan; "" where neither has any."""
+    """Returns requested, free and predicted memory, from torch's message and the plan; "" if neither has any."""
     requested, card = _REQUESTED.search(said), _CARD.search(said)
     parts: list[str] = [filled("it requested {asked} more", asked=requested[1])] if requested else []
     if card:
@@ -101,13 +101,13 @@ def _account(said: str, predicted: int | None) -> str:
 
 
 def _others_held(said: str) -> float | None:
-    """Returns the bytes of the card held by other programs; None where torch's message does not have them."""
+    """Returns the bytes of the card held by other programs; None if torch's message does not have them."""
     card, held = _CARD.search(said), _HELD.search(said)
     return _bytes(card[1]) - _bytes(card[2]) - _bytes(held[1]) if card and held else None
 
 
 def _others_hold_enough(said: str) -> bool:
-    """Returns whether the allocation would fit without other programs; True where torch's message leaves it open."""
+    """Returns whether the allocation would fit without other programs; True if torch's message leaves it open."""
     requested, card, others = _REQUESTED.search(said), _CARD.search(said), _others_held(said)
     return not (requested and card) or others is None or others + _bytes(card[2]) >= _bytes(requested[1])
 

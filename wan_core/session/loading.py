@@ -60,7 +60,7 @@ def read_weights(
 
 
 def _sharding(session: Session, run: OpenRun) -> Sharding | None:
-    """Returns the ranks that hold the blocks of `run` with this one; None where each rank holds all.
+    """Returns the ranks that hold the blocks of `run` with this one; None if each rank holds all.
 
     Every rank calls it. Raises what `check_shards` does.
     """
@@ -74,10 +74,10 @@ def _sharding(session: Session, run: OpenRun) -> Sharding | None:
 
 
 def _together(session: Session, run: OpenRun) -> ReadTogether | None:
-    """Returns the reader that reads the base of `run` once for all ranks; None where each rank reads all of it.
+    """Returns the reader that reads the base of `run` once for all ranks; None if each rank reads all of it.
 
     Every rank calls it. Ranks of one machine all read the file, from the page cache. Several machines divide the reads
-    where all of them see one file by its size, modification time and inode; copies of a file differ in these.
+    if all of them see one file by its size, modification time and inode; copies of a file differ in these.
     """
     group = session.group
     if group.local_world == group.world:
@@ -93,7 +93,7 @@ def _together(session: Session, run: OpenRun) -> ReadTogether | None:
 
 
 def _exchange(session: Session, run: OpenRun) -> str:
-    """Returns how the ranks that train one clip together exchange its tokens; "" where each trains its own clips.
+    """Returns how the ranks that train one clip together exchange its tokens; "" if each trains its own clips.
 
     Raises what `check_context` does.
     """

@@ -114,7 +114,7 @@ def _is_copied(pairs: list[tuple[Path, Path]]) -> bool:
 
 
 def _copy(pairs: list[tuple[Path, Path]], below: Path) -> None:
-    """Copies files into folders below `below`, each atomically. Raises FileError where its disk lacks the space."""
+    """Copies files into folders below `below`, each atomically. Raises FileError if its disk lacks the space."""
     if not pairs:
         return
     with opened_folder(below, make=True):

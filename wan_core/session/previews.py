@@ -46,7 +46,7 @@ class Previews:
     def render(self, step: int) -> None:
         """Render the clips after `step`, and load the current model again.
 
-        Raises OutOfMemory where that model no longer fits; its trained state is kept, and can be saved.
+        Raises OutOfMemory if that model no longer fits; its trained state is kept, and can be saved.
         """
         before = self._experts.on_device
         try:

@@ -71,7 +71,7 @@ class Saver:
     def find_saved(self) -> None:
         """Set `saved` to the newest saved step.
 
-        Raises CheckpointError where the saved steps are of another job, and where a newer step is unreadable now.
+        Raises CheckpointError if the saved steps are of another job, and where a newer step is unreadable now.
         """
         pauses = iter(_PAUSES_S)
         # An unreadable step may be intact; resuming from an older one would train its steps twice.

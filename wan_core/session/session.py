@@ -58,7 +58,7 @@ class Session:
 class TimedControl(Control):
     """A control that also stops a run at the end of its hours, once it is saved.
 
-    Raises LockLost where another process has taken over the run, so that nothing more is saved.
+    Raises LockLost if another process has taken over the run, so that nothing more is saved.
     """
 
     def __init__(self, inner: Control, limit: TimeLimit, hold: Hold | None) -> None:

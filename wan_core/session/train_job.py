@@ -248,7 +248,7 @@ class _Worker:
         return self._finish("stopped", saved, reason)
 
     def _save_before_stopping(self, training: Training, reason: str) -> str:
-        """Saves; returns why the run stops, with the disk's error where that save failed."""
+        """Saves; returns why the run stops, with the disk's error if that save failed."""
         try:
             training.save()
         except Stopped as unsaved:
@@ -261,7 +261,7 @@ class _Worker:
             self._on_device.keep_measured()
         if self._training is not None:
             self._training.profiler.end(step)
-        with contextlib.suppress(OSError):  # on a full disk the saved steps still say where the run ended
+        with contextlib.suppress(OSError):  # if the disk is full, the last step follows from the saved steps
             saver.write_status(state, reason)
         session.emit(Stage(stage="done", done=step, total=session.config.train.steps))
         variant = self._open[0].variant.name if self._open else ""

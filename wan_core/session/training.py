@@ -137,7 +137,7 @@ class Training:
         self.profiler.after(step)
         before, self._counted = self._counted, step
 
-        def reached(every: int) -> bool:  # one call advances the run by two steps where experts train at the same time
+        def reached(every: int) -> bool:  # one call advances the run by two steps if experts train at the same time
             return bool(every) and step // every > before // every
 
         if reached(train.save_every_n_steps):
@@ -177,7 +177,7 @@ class Training:
             expert.keep_measured()
 
     def _evaluate(self, *, if_due: bool = False) -> None:
-        """Evaluate the current model; with `if_due` only where it was trained since its last evaluation."""
+        """Evaluate the current model; with `if_due` only if it was trained since its last evaluation."""
         group = self.session.group
         due = group.leads and self.experts.needs_evaluation(if_due=if_due)
         if group.parts > 1:

@@ -310,7 +310,7 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
 
     @property
     def expert_name(self) -> str:
-        """The trained model: high_noise, low_noise, both, or auto where only the file's name says which."""
+        """The trained model: high_noise, low_noise, both, or auto if only the file's name tells the expert."""
         return expert_named(self.expert)
 
     @property

@@ -70,7 +70,7 @@ class Levels:
     """The sigmas of a job, as a function of the draw's number."""
 
     def __init__(self, config: TrainConfig, sigma_range: tuple[float, float]) -> None:
-        """`sigma_range`: the model's own. Raises ConfigError where the settings leave no part of it."""
+        """`sigma_range`: the model's own. Raises ConfigError if the settings leave no part of it."""
         self._config = config
         self._range = config.narrowed(sigma_range)
         listed = torch.tensor(config.timestep_list) / 1000
@@ -97,7 +97,7 @@ class Levels:
         return self._draw(count, generator, size, self._range, parts)
 
     def require_draws(self, size: tuple[int, int]) -> None:
-        """Raises ConfigError where almost every sigma drawn for latents of `size` (h, w) lies outside the range."""
+        """Raises ConfigError if almost every sigma drawn for latents of `size` (h, w) lies outside the range."""
         config, (low, high) = self._config, self._range
         # These three draw inside the range by construction; the others redraw until they hit it.
         if len(self._listed) or config.timestep_strata or config.timestep_range == "rescaled":

@@ -20,7 +20,7 @@ from .objective import NoisedBatch, noise_batch
 
 
 class Evaluation:
-    """Loss on held-out clips, with noise from the cache; on training clips where none are held out."""
+    """Loss on held-out clips, with noise from the cache; on training clips if none are held out."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Evaluation:
     def measure(self, step: int) -> Evaluated | None:
         """Returns the losses after `step` steps; None without clips to evaluate on, or without memory.
 
-        Raises torch.OutOfMemoryError where other ranks wait for this one's tokens.
+        Raises torch.OutOfMemoryError if other ranks wait for this one's tokens.
         """
         if not self.possible:
             return None
@@ -108,7 +108,7 @@ class Evaluation:
         )
 
     def _timesteps(self, stored: list[float]) -> list[float]:
-        """Returns the timesteps to evaluate; warns once where they differ from the settings."""
+        """Returns the timesteps to evaluate; warns once if they differ from the settings."""
         timesteps, note = evaluation_timesteps(self._config.eval_timesteps, stored, self._sigma_range)
         if note and not self._warned:
             self._warned = True
@@ -119,7 +119,7 @@ class Evaluation:
 def evaluation_timesteps(
     requested: Sequence[float], stored: Sequence[float], sigma_range: tuple[float, float]
 ) -> tuple[list[float], str]:
-    """Returns the timesteps to evaluate, and a sentence for the user where they are not the `requested` ones.
+    """Returns the timesteps to evaluate, and a sentence for the user if they are not the `requested` ones.
 
     `stored`: timesteps whose noise a held-out clip has in the cache; they replace the default timesteps.
     """

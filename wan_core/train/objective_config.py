@@ -145,7 +145,7 @@ class ObjectiveConfig(Config):
             raise ConfigError(f"discrete_flow_shift {self.discrete_flow_shift} is too small. Use 0 or 0.01 to 1000.")
 
     def narrowed(self, sigma_range: tuple[float, float]) -> tuple[float, float]:
-        """Returns the trained part of a model's sigma range. Raises ConfigError where there is none."""
+        """Returns the trained part of a model's sigma range. Raises ConfigError if there is none."""
         low, high = max(sigma_range[0], self.min_timestep / 1000), min(sigma_range[1], self.max_timestep / 1000)
         if low >= high:
             model_low, model_high = (1000 * sigma for sigma in sigma_range)

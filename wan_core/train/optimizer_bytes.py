@@ -66,7 +66,7 @@ def saved_bytes(values: int, config: TrainConfig) -> int:
 
 
 def check_room(optimizer: AdapterOptimizer) -> None:
-    """Raises torch.OutOfMemoryError where the GPU has no room for an update."""
+    """Raises torch.OutOfMemoryError if the GPU has no room for an update."""
     # An update that runs out half-way has changed some weights and not others, and cannot be retried.
     wanted: Counter[torch.device] = Counter()
     for parameter in optimizer.stepped.values():

@@ -77,7 +77,7 @@ def check_class(config: TrainConfig) -> None:
 
 
 def class_of(config: TrainConfig) -> tuple[Callable[..., torch.optim.Optimizer], Known]:
-    """Returns the optimizer class and its entry. Raises DependencyError or ConfigError where it is unavailable."""
+    """Returns the optimizer class and its entry. Raises DependencyError or ConfigError if it is unavailable."""
     if config.optimizer == "custom":
         check_class(config)
         known, (module, name) = Known(config.optimizer_class), named_optimizer(config.optimizer_class)
@@ -110,7 +110,7 @@ def class_of(config: TrainConfig) -> tuple[Callable[..., torch.optim.Optimizer],
 
 
 def _check_package(config: TrainConfig, package: str) -> None:
-    """Raises DependencyError where a package is missing, or would be imported from outside site-packages."""
+    """Raises DependencyError if a package is missing, or would be imported from outside site-packages."""
     if package not in _REQUIREMENTS:
         return
     try:

@@ -128,7 +128,7 @@ class AdapterOptimizer:
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Loads `state()`, each value with the type, dtype and device that a step gives it.
 
-        Raises CheckpointError where a weight has no state.
+        Raises CheckpointError if a weight has no state.
         """
         if self._mean is not None:
             self._mean.load(state)

@@ -130,7 +130,7 @@ def _parts(text: str) -> Iterable[str]:
 
 
 def _as_number(name: str, value: Any, default: Any) -> Any:
-    """Returns an integer as a float where the argument's default is a float."""
+    """Returns an integer as a float if the argument's default is a float."""
     if not isinstance(default, float) or isinstance(value, bool) or not isinstance(value, int):
         return value
     # A huge integer used as an exponent would be computed exactly, for hours, with the GIL held.

@@ -32,9 +32,9 @@ def longer_share(train: TrainConfig) -> float:
 
 
 def settings_of_expert(train: TrainConfig, expert: str) -> TrainConfig:
-    """Returns the settings of one of `train.experts`, as of a run that trains it alone.
+    """Returns the settings of one of `train.experts`, as in a run that trains it alone.
 
-    Raises ConfigError where its warm-up lasts as long as its steps.
+    Raises ConfigError if its warm-up lasts as long as its steps.
     """
     if train.expert != "both":
         return train
@@ -46,7 +46,7 @@ def settings_of_expert(train: TrainConfig, expert: str) -> TrainConfig:
 
 
 def check_warmup(train: TrainConfig) -> None:
-    """Raises ConfigError where warm-up lasts as long as the run, or as the steps of one expert."""
+    """Raises ConfigError if warm-up lasts as long as the run, or as the steps of one expert."""
     train.check_warmup()
     if train.expert == "both":
         for expert, steps in zip(EXPERTS, expert_steps(train), strict=True):
@@ -82,7 +82,7 @@ def next_turn(done: Sequence[int], train: TrainConfig) -> tuple[int, int] | None
 
 
 def check_split(done: Sequence[int], train: TrainConfig) -> None:
-    """Raises ConfigError where one expert already has more steps than a run of `train.steps` gives it.
+    """Raises ConfigError if one expert already has more steps than a run of `train.steps` gives it.
 
     The other expert would then get fewer steps than its own. A run that ends now passes if both experts have trained.
     """

@@ -57,7 +57,7 @@ class Previewer:
     ) -> None:
         """`directory`: run directory; files in events are relative to it.
 
-        `on_device`: returns the model to offload where decoding needs its memory.
+        `on_device`: returns the model to offload if decoding needs its memory.
         """
         self._denoisers, self._on_device = denoisers, on_device
         self._inputs, self._directory = inputs, directory

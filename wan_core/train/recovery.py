@@ -48,7 +48,7 @@ class Streak:
         self.check(step, what)
 
     def check(self, step: int, what: str, tries: int = 0) -> None:
-        """Raises NotFinite where the streak plus `tries` after the last `step` has reached the limit."""
+        """Raises NotFinite if the streak plus `tries` after the last `step` has reached the limit."""
         if (bad := self.length + tries) >= self._limit:
             raise NotFinite(
                 "{bad} steps in a row gave no usable {what} (NaN or infinity), the last one step {step}.",
@@ -63,7 +63,7 @@ class Streak:
 
 
 class LossScale:
-    """Loss scaling for float16; factor 1 where it is off.
+    """Loss scaling for float16; factor 1 if it is off.
 
     float16 underflows below 6e-8, and the gradient of a mean over a clip starts near 1e-6. Scaling by a power of two is
     exact in float32. Unlike with torch's GradScaler, an overflow repeats the step with half the factor.
@@ -86,7 +86,7 @@ class LossScale:
                     parameter.grad.mul_(1.0 / self.factor)
 
     def halve(self) -> bool:
-        """Halves the factor after an overflow; returns False where it is 1 already."""
+        """Halves the factor after an overflow; returns False if it is 1 already."""
         if self.factor <= _LEAST:
             return False
         self.factor, self._good = self.factor / 2, 0
@@ -99,7 +99,7 @@ class LossScale:
             self.factor, self._good = min(2 * self.factor, _MOST), 0
 
     def state(self) -> dict[str, Tensor]:
-        """Returns the factor and the good steps since it changed, (2,) float64; nothing where it is off."""
+        """Returns the factor and the good steps since it changed, (2,) float64; nothing if it is off."""
         return {_SCALE: torch.tensor([self.factor, self._good], dtype=torch.float64)} if self._on else {}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
@@ -134,7 +134,7 @@ class Relief:
     def make_room(self, step: int, error: RuntimeError, *, stronger: bool) -> None:
         """Frees cached memory and, with `stronger`, takes the next measure.
 
-        Raises `error` after the last measure, and where this rank shares blocks or clips with others.
+        Raises `error` after the last measure, or if this rank shares blocks or clips with others.
         """
         empty_cache()
         if isinstance(self._model.offload, ShardedBlocks) or isinstance(self._model.team, RankTokens):

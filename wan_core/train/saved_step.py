@@ -52,7 +52,7 @@ class Manifest(Config):
         return hashlib.sha256(json.dumps(others, sort_keys=True, ensure_ascii=True).encode()).hexdigest()
 
     def counters(self) -> dict[str, Any]:
-        """Returns `progress` parsed. Raises ValueError where it belongs to another step."""
+        """Returns `progress` parsed. Raises ValueError if it belongs to another step."""
         found = json.loads(self.progress)
         if not isinstance(found, dict) or type(found.get("step")) is not int or found["step"] != self.step:
             raise ValueError(f"progress {self.progress[:80]!r} is not that of step {self.step}")
@@ -89,7 +89,7 @@ class SavedStep:
 
     @property
     def expert_steps(self) -> list[int]:
-        """Steps of each expert. Raises CheckpointError where the manifest has none."""
+        """Steps of each expert. Raises CheckpointError if the manifest has none."""
         found: Any = self.progress.get("expert_steps")
         if isinstance(found, list):
             steps = [n for n in cast("list[Any]", found) if type(n) is int and n >= 0]

@@ -54,7 +54,7 @@ class SaveStore:
         return sorted(step for m in names if m and _folder_name(step := int(m[1])) == m[0])
 
     def read(self, step: int) -> SavedStep | None:
-        """Returns the saved step; None where it does not verify (missing, unreadable, wrong checksum)."""
+        """Returns the saved step; None if it does not verify (missing, unreadable, wrong checksum)."""
         try:
             return self._verified(step)
         except (FileError, CheckpointError, OSError, ValueError, RecursionError):

@@ -361,7 +361,7 @@ class Trainer:
     def evaluate(self) -> Evaluated | None:
         """Returns the evaluation loss; None without clips or memory for it.
 
-        Every rank calls it where ranks share clips: the ranks of each clip evaluate the same clips.
+        Every rank calls it if ranks share clips: the ranks of each clip evaluate the same clips.
         """
         together = self._together() if self._group.parts > 1 else contextlib.nullcontext()
         with self.optimizer.evaluated_weights(), shared_out(self.model), together:

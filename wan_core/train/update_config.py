@@ -247,7 +247,7 @@ class UpdateConfig(Config):
             self.check_warmup()
 
     def check_warmup(self) -> None:
-        """Raises ConfigError where warm-up lasts as long as the run."""
+        """Raises ConfigError if warm-up lasts as long as the run."""
         if self.warmup >= self.steps:
             raise ConfigError(
                 f"lr_warmup_steps {self.warmup} is not below steps {self.steps}, so the learning rate would "
@@ -280,7 +280,7 @@ class UpdateConfig(Config):
             )
 
     def check_grammar(self) -> None:
-        """Raises ConfigError where a pattern of `lr_patterns` is no regular expression; `__post_init__` does not."""
+        """Raises ConfigError if a pattern of `lr_patterns` is no regular expression; `__post_init__` does not."""
         matching([pattern for pattern, _ in self.rates], (), "lr_patterns", whole=True)
 
     @cached_property

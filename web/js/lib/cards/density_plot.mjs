@@ -20,7 +20,7 @@ const BOTTOM = 18;
 const HIGHEST = 12;
 
 /**
- * Positions in an area of `width` by `height`.
+ * Layout of the plot in an area of `width` by `height`.
  * @param {View} view
  * @param {number} width
  * @param {number} height

@@ -48,7 +48,7 @@ _UNPACKED = {
     True: "Fp8 / Int8 Quantize halves that; a GGUF of Q8_0, Q6_K, Q5_K or Q4_K stays as small as it is.",
     False: "Set base_precision to as in file to keep it packed.",
 }
-"""by whether base_precision is "as in file\""""
+"""end of the refusal; key: whether base_precision is "as in file\""""
 assert set(POLICIES) == set(_MEANING) == set(PRESETS)
 
 

@@ -146,7 +146,7 @@ def publish_folders() -> list[Path]:
 
 
 def _can_be_written(place: Path) -> bool:
-    """Returns whether a folder exists or can be created there, and can be written."""
+    """Returns whether a folder exists and is writable, or can be created."""
     # lexists, because a dead link cannot become a folder.
     while not os.path.lexists(place) and place != place.parent:
         place = place.parent

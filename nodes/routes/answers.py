@@ -54,7 +54,7 @@ class Doors:
     """names of this server that are no IP address"""
 
     def to_read(self, handler: Handler) -> Handler:
-        """Returns `handler` behind a check of the Host header."""
+        """Wraps `handler` with a check of the Host header."""
 
         async def read(request: web.Request) -> web.StreamResponse:
             try:

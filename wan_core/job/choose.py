@@ -233,7 +233,7 @@ class Change:
     """A setting in which two jobs differ."""
 
     setting: str
-    """its path in the identity, as lora.rank"""
+    """path of the setting in the identity, such as lora.rank"""
     there: Any
     here: Any
 

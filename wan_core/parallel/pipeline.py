@@ -156,7 +156,7 @@ class _Step:
             self._run_line(first)
             for thread in threads:
                 thread.join()
-        except BaseException as error:  # of a signal handler; errors of the work itself are in `_failed`
+        except BaseException as error:  # raised by a signal handler; errors of the threads are in `_failed`
             self._fail(error)
             for thread in threads:
                 thread.join()

@@ -90,7 +90,7 @@ class _Card:
     free: float = 0.0
     """end of its last issued kernel"""
     queue: deque[tuple[float, int]] = field(default_factory=deque)
-    """end and number of kernels of each queued piece"""
+    """end time and number of kernels of each queued piece of work"""
     pending: int = 0
     spans: list[Span] = field(default_factory=list)
 

@@ -238,7 +238,7 @@ def _planned(
         plan, no_partner = counting_partner(plan_memory(job, room), partner)
     except WanTrainerError:
         raise
-    except Exception:  # a run is worth more than its prediction
+    except Exception:  # a failed prediction must not fail the run
         _log.exception("the memory of the run could not be predicted")
         return Planned(own, run.config.train.recomputing), ""
     plan.check()

@@ -172,7 +172,7 @@ def routes_offered(job: Workload) -> str:
 
 
 def quantized_for_nothing(plan: MemoryPlan) -> bool:
-    """Returns whether a job that quantizes its weights would also fit without that, with nothing offloaded."""
+    """Returns whether a job that quantizes its weights would fit without quantization and without offloading."""
     job = plan.job
     if job.model.quantize is None or job.file.quantization != "none" or not plan.room.devices:
         return False

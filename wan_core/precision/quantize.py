@@ -45,7 +45,7 @@ class QuantizeConfig(Config):
         "Keep embeddings, time embedding, head and norms unquantized. They are small and sensitive. Turn it off when "
         "every megabyte counts.",
     )
-    """also modulation: everything but the linears of blocks"""
+    """the setting applies to all weights except the blocks' linears, so to modulation too"""
     include: str = counted(
         "",
         "Regular expression: only linear layers whose name matches become 8-bit. Empty: all. Set it to quantize a part "

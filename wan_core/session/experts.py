@@ -34,7 +34,7 @@ class Experts:
     ) -> None:
         """`partner`: the untrained expert that previews use.
 
-        Raises what `OpenRun.check` does, CheckpointError for 8-bit weights other than `saved` was trained on, and
+        Raises what `OpenRun.check` does, CheckpointError if quantization gives other base weights than `saved` has, and
         OutOfMemory if a model does not fit.
         """
         self.session, self.devices = session, Devices(session.group.world)

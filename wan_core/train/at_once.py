@@ -134,7 +134,7 @@ class _TargetPasses(_Passes):
 
 
 class _TrainedPasses(_Passes):
-    """Forward passes with loss."""
+    """The training passes: forward pass and loss; the pipeline runs the backward pass."""
 
     def __init__(
         self, *of_step: Any, parts: list[list[Tensor]], report: StepReport, scale: LossScale, last: torch.device

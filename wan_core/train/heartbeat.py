@@ -28,7 +28,7 @@ _GOODBYE_S = 2.0
 _TICK_S = 1.0
 _POLL_S = 0.02
 _LAST_S = 10.0
-"""seconds that this rank has to end by itself before its process is ended"""
+"""seconds for this rank to end by its own error, before the process exits"""
 
 
 def attempt_of(store: Any, rank: int, world: int) -> str:

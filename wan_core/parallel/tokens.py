@@ -2,8 +2,8 @@
 
 Tokens and heads are split equally, or in proportions such as the speeds of the cards.
 
-Each copy has a host thread of its own (the first copy that of the caller), because a copy waits for the others in the
-middle of its forward and backward pass. Copies exchange tokens in self-attention only (`model/heads.py`); everything
+Each copy has a host thread (the first copy uses the caller's), because a copy waits for the others in the middle of its
+forward and backward pass. Copies exchange tokens in self-attention only (`model/heads.py`); everything
 that is no token is computed on every card. The optimizer has the adapters of the first card: their values are copied to
 the others before a step, and gradients are summed once a step. Sampling uses the first card alone, because it may
 change a model in place.

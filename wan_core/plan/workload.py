@@ -26,7 +26,7 @@ from .measured_ratios import MeasuredRatios, card_name, corrected, measured_rati
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """A training, as far as its memory and time depend on it."""
+    """The facts of a training that its memory and time depend on."""
 
     model: ModelPlan
     roots: Roots

@@ -37,6 +37,7 @@ class WanDatasetSettings(io.ComfyNode):
                 widget(DatasetConfig, "held_out_ratio", default=_NEW_HELD_OUT_RATIO),
                 *advanced(widget(DatasetConfig, "held_out", multiline=True)),
                 *_advanced("latent_dtype", "cache_compression", "cache_limit_gb", "prior_preservation"),
+                *_advanced("class_preservation", "class_word"),
             ],
             outputs=[
                 WanDatasetSettingsType.Output(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ..model import TEXT_LENGTH
 from .batch_reader import BatchReader
-from .batches import Batch, Batches, pad_text, stack_texts
+from .batches import Batch, Batches, Weights, pad_text, stack_texts
 from .cache_set import CacheItem, CacheSet, Entry, context_note
 from .encode import Encoders, encode_missing
 from .encoding_plan import EncodingPlan, plan_encoding
@@ -40,6 +40,7 @@ __all__ = [
     "Order",
     "ShareDone",
     "SyntheticConfig",
+    "Weights",
     "check_entries",
     "condition_key",
     "context_note",

@@ -26,7 +26,7 @@ T_co = TypeVar("T_co", bound=Pinnable, covariant=True)
 class Source(Protocol[T_co]):
     """A source of one batch per micro-step, such as `Batches`."""
 
-    def at(self, micro_step: int) -> T_co:
+    def at(self, micro_step: int, /) -> T_co:
         """Returns the batch of `micro_step`."""
         ...
 

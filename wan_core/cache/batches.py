@@ -6,6 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,8 +34,8 @@ class Batch:
     """float32; None for text-only models"""
     loss_mask: Tensor | None = None
     """(B, 1, F, h, w) float32; None without masks"""
-    prior: tuple[float, ...] = ()
-    """loss weight of each prior preservation clip, 0 for other clips; () if there is none"""
+    class_texts: Tensor | None = None
+    """(B, L, 4096) of the captions with the class word; None without any"""
 
     def pinned(self) -> Batch:
         """Returns a copy in pinned memory; needs CUDA."""
@@ -42,7 +43,17 @@ class Batch:
         if given is not None:
             given = given.each(Tensor.pin_memory)
         mask = None if self.loss_mask is None else self.loss_mask.pin_memory()
-        return Batch(self.latents.pin_memory(), self.texts.pin_memory(), self.names, given, mask, self.prior)
+        classes = None if self.class_texts is None else self.class_texts.pin_memory()
+        return Batch(self.latents.pin_memory(), self.texts.pin_memory(), self.names, given, mask, classes)
+
+
+class Weights(NamedTuple):
+    """Loss weights (B,) of clips that are trained towards the base model's prediction; 0: not so trained."""
+
+    prior: tuple[float, ...]
+    """with their own captions"""
+    of_class: tuple[float, ...]
+    """with the captions of the class, in addition"""
 
 
 def pad_text(text: Tensor) -> Tensor:
@@ -109,10 +120,19 @@ class Batches:
         """Returns this rank's items at `micro_step` (from 0) without reading them."""
         return self._items_of(micro_step * self._world + self._rank)
 
-    def priors_at(self, micro_step: int) -> list[tuple[float, ...]]:
-        """Returns `Batch.prior` of every rank's batch at `micro_step`, with zeros for other clips."""
+    @property
+    def any_class(self) -> bool:
+        """Whether an item has a caption with a class word."""
+        return any(item.class_weight for item in self._items)
+
+    def weights_at(self, micro_step: int) -> list[Weights]:
+        """Returns the weights of every rank's batch at `micro_step`."""
         numbers = range(micro_step * self._world, (micro_step + 1) * self._world)
-        return [tuple(item.prior for item in self._items_of(number)) for number in numbers]
+        batches = [self._items_of(number) for number in numbers]
+        return [
+            Weights(tuple(item.prior for item in items), tuple(item.class_weight for item in items))
+            for items in batches
+        ]
 
     def _items_of(self, number: int) -> tuple[CacheItem, ...]:
         return tuple(item_of_draw(self._items[place], number) for place in self._order.batch(number))
@@ -125,12 +145,13 @@ class Batches:
         """Returns items of one bucket as a batch."""
         given = [self._condition(item) for item in items]
         latents = [self._whole(self._latent(item), one) for item, one in zip(items, given, strict=True)]
-        texts = stack_texts([self._text(item) for item in items])
+        texts, classes = stack_texts([self._text(item.text_key) for item in items]), None
+        if any(item.class_weight for item in items):
+            classes = stack_texts([self._text(item.class_key or item.text_key) for item in items])
         names = tuple(item.name for item in items)
         conditioning = stack_conditions(given)
         mask = self._loss_mask(items)
-        prior = tuple(item.prior for item in items)
-        return Batch(torch.stack(latents).float(), texts, names, conditioning, mask, prior if any(prior) else ())
+        return Batch(torch.stack(latents).float(), texts, names, conditioning, mask, classes)
 
     def evaluation_items(self, count: int) -> tuple[CacheItem, ...]:
         """Returns the first `count` different items for evaluation: held-out items if there are any, else trained ones.
@@ -169,8 +190,7 @@ class Batches:
         key, shape = item.latent_key, self._set.stored_shape(item)
         return self._memory.get(f"latent/{key}", lambda: {"": self._cache.read_latent(key, shape)})[""]
 
-    def _text(self, item: CacheItem) -> Tensor:
-        key = item.text_key
+    def _text(self, key: str) -> Tensor:
         return self._memory.get(f"text/{key}", lambda: {"": self._cache.read_text(key)})[""]
 
     def _condition(self, item: CacheItem) -> dict[str, Tensor]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -29,6 +29,8 @@ _USUAL = {
     "mask_key": "",
     "evaluation_key": "",
     "prior": 0.0,
+    "class_weight": 0.0,
+    "class_key": "",
     "context": [],
     "references": 0,
 }
@@ -71,6 +73,11 @@ class CacheItem(Config):
     """key of the noise and timesteps of a held-out clip"""
     prior: float = 0.0
     """above 0: loss weight of training towards the base model's prediction (prior preservation)"""
+    class_weight: float = 0.0
+    """above 0: loss weight of training towards the base model's prediction for the caption with the class word"""
+    class_key: str = ""
+    """of texts/: the caption with the class word in place of the trigger word"""
+    class_caption: str = ""
     context: tuple[tuple[int, ...], ...] = ()
     """latent frames, height and width of each context stream (Bernini-R)"""
     references: int = 0
@@ -200,7 +207,7 @@ class CacheSet(Config):
         del data["trigger_words"]
         if not self.kind.tensors:
             del data["conditioning"], data["vision_identity"]
-        uncounted = ("name", "caption") if self.kind.tensors else ("name", "caption", "condition_key")
+        uncounted = ("name", "caption", "class_caption", *(() if self.kind.tensors else ("condition_key",)))
         if not self.held_out:
             del data["held_out"]
         for group in ("items", "held_out"):
@@ -244,7 +251,8 @@ class CacheSet(Config):
                 if entry.key and (entry.kind, entry.key) not in seen:
                     seen.add((entry.kind, entry.key))
                     yield entry
-        texts = (self.empty_text_key, self.negative_text_key, *(item.text_key for item in self.all_items))
+        captions = (key for item in self.all_items for key in (item.text_key, item.class_key))
+        texts = (self.empty_text_key, self.negative_text_key, *captions)
         yield from (Entry("text", key, None) for key in dict.fromkeys(texts) if key)
 
     def entry_keys(self) -> set[str]:
@@ -273,8 +281,16 @@ class CacheSet(Config):
     @property
     def prior_share(self) -> float:
         """The share (0 to 1) of prior preservation clips in an average epoch."""
-        seen = [(item.repeats * item.weight / item.turns, item.prior > 0) for item in self.items]
-        return sum(count for count, prior in seen if prior) / sum(count for count, _ in seen)
+        return self._share(lambda item: item.prior > 0)
+
+    @property
+    def class_share(self) -> float:
+        """The share (0 to 1) of clips with a class word in an average epoch."""
+        return self._share(lambda item: item.class_weight > 0)
+
+    def _share(self, counts: Callable[[CacheItem], bool]) -> float:
+        seen = [(item.repeats * item.weight / item.turns, counts(item)) for item in self.items]
+        return sum(count for count, counted in seen if counted) / sum(count for count, _ in seen)
 
 
 def context_note(cache_set: CacheSet) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from ..dataset import Companion, Dataset, DatasetConfig, KnownFiles, Sample, held_out_digests, require_trained
 from ..dataset.bucket import Bucket
+from ..dataset.captions import class_caption
 from ..dataset.conditioning import DEFAULT_NEGATIVE_PROMPT
 from ..errors import CacheError, DatasetError, stop_if
 from ..files import FileError
@@ -171,8 +172,13 @@ def _name_all(dataset: Dataset, keys: SampleKeys, should_stop: Callable[[], bool
 
 
 def _item_of(sample: Sample, config: DatasetConfig, keys: SampleKeys) -> CacheItem:
+    classed = class_caption(sample.caption, config.trigger_word, config.class_word)
+    classed = classed if config.class_preservation else ""
     return CacheItem(
         **keys.of(sample, config),
+        class_weight=config.class_preservation,
+        class_key=text_key(classed, keys.text_identity) if config.class_preservation else "",
+        class_caption=classed,
         num_frames=sample.bucket.num_frames,
         height=sample.bucket.height,
         width=sample.bucket.width,
@@ -201,7 +207,7 @@ def _stored_of(item: CacheItem, config: DatasetConfig) -> dict[str, Stored]:
         return {}
     latent = Stored(dtype=config.latent_dtype, compression=config.cache_compression)
     text = Stored(compression=config.cache_compression)
-    return {item.latent_key: latent, item.condition_key: latent, item.text_key: text}
+    return {item.latent_key: latent, item.condition_key: latent, item.text_key: text, item.class_key: text}
 
 
 def _digests(files: KnownFiles, should_stop: Callable[[], bool] | None) -> Callable[[Sample | Companion], str]:
@@ -234,6 +240,7 @@ def _compare(
 ) -> EncodingPlan:
     texts = {cache_set.empty_text_key: "", cache_set.negative_text_key: DEFAULT_NEGATIVE_PROMPT}
     texts.update({item.text_key: item.caption for item in cache_set.all_items})
+    texts.update({item.class_key: item.class_caption for item in cache_set.all_items})
     clips: list[ClipTask] = []
     prompts: list[TextTask] = []
     reused, damaged = Counter[str](), 0

@@ -132,6 +132,11 @@ def caption_with_trigger(caption: str, trigger_word: str) -> str:
     return f"{trigger_word}, {caption}" if caption else trigger_word
 
 
+def class_caption(caption: str, trigger_word: str, class_word: str) -> str:
+    """Returns the caption with the class word, which may be empty, in place of the trigger word."""
+    return one_line(caption.replace(trigger_word.strip() or "\0", class_word)).lstrip(" ,")
+
+
 def _from_json(path: Path, text: str) -> str:
     """Returns the caption of `{"caption": "..."}`, or of a file that is one JSON string."""
     try:

@@ -251,6 +251,12 @@ def scan_report(result: ScanResult) -> str:
     if config.prior_preservation:
         weight = f"weight {config.prior_preservation:g} in the loss"
         lines.append(f"prior preservation: trained towards what the base model predicts, {weight}")
+    if config.class_preservation:
+        word = f'"{config.class_word}"' if config.class_word.strip() else "nothing"
+        lines.append(
+            f"class preservation: weight {config.class_preservation:g} in the loss; {word} in place of "
+            f'"{config.trigger_word.strip()}"'
+        )
     if config.weight != 1:
         lines.append(
             f"weight: {config.weight:g}, how often its files are trained compared with those of other datasets"

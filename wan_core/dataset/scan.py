@@ -86,6 +86,11 @@ def scan_files(
     caption are samples, so that they can be shown, unless the config skips them; `Dataset.require_captions` refuses to
     encode them.
     """
+    if config.class_preservation and not config.trigger_word.strip():
+        raise DatasetError(
+            "class_preservation needs a trigger_word, which class_word replaces in the captions. Set trigger_word of "
+            "the dataset, or class_preservation to 0."
+        )
     samples: list[Sample] = []
     rejected = list(rejected)
     files = with_companions(files, wanted_companions(config))

@@ -55,7 +55,7 @@ def fastest(
 
     def seconds(plan: Plan) -> float:
         of, found = plan
-        count = of.train.gradient_accumulation_steps if len(found.devices) > 1 else 1
+        count = of.micro_batches if len(found.devices) > 1 else 1
         return step_seconds(of.shape(), of.step, found, card, micro_batches=count, target_share=of.target_share) / count
 
     before: Plan = (job, estimate)

@@ -53,7 +53,7 @@ class Way:
         if self.mode == _BLOCKS and self.plan is not None:
             split_at = self.plan.job.model.placement.split_at
             said += [f"split_at {split_at}"] if split_at != "auto" else []
-            said += ["one micro-batch"] if self.plan.job.train.gradient_accumulation_steps == 1 else []
+            said += ["one micro-batch"] if self.plan.job.micro_batches == 1 else []
         if self.mode == TOKENS and self.plan is not None and self.plan.job.model.placement.shares:
             said.append(f"token_shares {self.plan.job.model.placement.token_shares}")
         about = f" ({', '.join(said)})" if said else ""
@@ -186,7 +186,7 @@ def in_seconds(seconds: float) -> str:
 
 def _jobs(job: Workload, cards: Mapping[str, Card]) -> Iterator[tuple[Workload, str]]:
     """Yields the job in each mode, the simplest first, with the reason why the mode is not possible, or ""."""
-    asked, count, passes = job.model.placement, len(cards), job.train.gradient_accumulation_steps
+    asked, count, passes = job.model.placement, len(cards), job.micro_batches
     yield _placed(job, replace(asked, mode=_ONE, devices=max(cards, key=lambda name: cards[name].flops_per_s))), ""
     listed = ",".join(cards)
     for split_at in dict.fromkeys(("auto", *_by_speed(job, cards), *([INTERLEAVED] if passes > 1 else []))):
@@ -248,7 +248,7 @@ def _seconds(plan: MemoryPlan, cards: Mapping[str, Card]) -> float:
     names = [*(cards if mode == PER_GPU else plan.estimate.devices)]
 
     def on(card: Card | Sequence[Card]) -> float:
-        micro_batches = job.train.gradient_accumulation_steps
+        micro_batches = job.micro_batches
         return step_seconds(
             shape, job.step, plan.estimate, card, micro_batches=micro_batches, target_share=job.target_share
         )

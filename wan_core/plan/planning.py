@@ -88,7 +88,7 @@ class MemoryPlan:
 
     def seconds(self, card: Card) -> float:
         """Returns the seconds of an optimizer step on `card`; without measured constants, corrected by earlier runs."""
-        job, micro_batches = self.job, self.job.train.gradient_accumulation_steps
+        job, micro_batches = self.job, self.job.micro_batches
         cards = self.cards(card)
         seconds = step_seconds(
             job.shape(), job.step, self.estimate, cards, micro_batches=micro_batches, target_share=job.target_share
@@ -100,7 +100,7 @@ class MemoryPlan:
     def work(self) -> CardCost:
         """Returns the work of an optimizer step, all cards together."""
         job = self.job
-        return step_work(job.shape(), job.step, self.estimate, job.train.gradient_accumulation_steps)
+        return step_work(job.shape(), job.step, self.estimate, job.micro_batches)
 
     def measured(self) -> Measured:
         """Returns the comparison of a run with this plan; the CPU is left out, if a plan counts other things."""
@@ -108,7 +108,7 @@ class MemoryPlan:
         card = self.card or unknown_card(first)
         by_runs = torch.device(first).type != "cpu" and card.own is None
         # The cards of a split work at once on several micro-batches, which changes the TFLOP/s of a step.
-        count = job.train.gradient_accumulation_steps if len(self.estimate.devices) > 1 else 1
+        count = job.micro_batches if len(self.estimate.devices) > 1 else 1
         of_step, cards = (job.shape(), job.step, self.estimate), self.cards(card)
         tflops = step_tflops(*of_step, cards, micro_batches=count, target_share=job.target_share) if by_runs else None
         return Measured(
@@ -135,7 +135,7 @@ class MemoryPlan:
         shape = self.job.shape()
         if shape.cards == 1:
             return ""
-        sent = self.job.train.gradient_accumulation_steps * sum(exchanged_bytes(shape, self.job.step))
+        sent = self.job.micro_batches * sum(exchanged_bytes(shape, self.job.step))
         said = "split tokens: each of {cards} cards sends {gb} GB in a step, {seconds} s at {rate} GB/s."
         if shape.shares:
             said += f" {self._shares(shape)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -37,6 +38,8 @@ class Workload:
     """the largest micro-batch"""
     prior_share: float = 0.0
     """share of clips with prior preservation, whose target takes a further forward pass of the base model"""
+    class_share: float = 0.0
+    """share of clips with a class word, which take a further micro-batch"""
     longer_share: float = 0.0
     """share of the steps of a pair that its longer expert trains; 0: one model is trained"""
     preview: StepShape | None = None
@@ -64,9 +67,15 @@ class Workload:
         return self.model.quantize.scheme if self.model.quantize is not None else self.file.quantization
 
     @property
+    def micro_batches(self) -> int:
+        """Forward and backward passes of a step."""
+        return math.ceil(self.train.gradient_accumulation_steps * (1 + self.class_share))
+
+    @property
     def target_share(self) -> float:
         """Forward passes without gradients per micro-batch, for targets."""
-        return self.prior_share + (1 - self.prior_share) * (self.train.guidance_target != 1)
+        guided = (1 - self.prior_share) * (self.train.guidance_target != 1)
+        return (self.prior_share + guided + self.class_share) / (1 + self.class_share)
 
     def lora_bytes(self) -> int:
         """Returns the bytes of the LoRA file, without an embedded workflow."""
@@ -116,7 +125,7 @@ class Workload:
             optimizer_host_bytes=on_host,
             routes=self.train.routes,
             sharers=self.sharers,
-            micro_batches=self.train.gradient_accumulation_steps,
+            micro_batches=self.micro_batches,
         )
 
 
@@ -161,6 +170,7 @@ def workload_on_clips(
         train=train,
         step=largest_step(clips, train.batch_size),
         prior_share=clips.prior_share,
+        class_share=clips.class_share,
         preview=previewed,
         beside_preview=beside,
         preview_remarks=tuple(remarks),

@@ -59,19 +59,19 @@ class CardsAtOnce:
         """Returns the number of micro-batches whose memory peak equals that of `micro_batches`."""
         return min(micro_batches, 2 * len(self._homes))
 
-    def accumulated(self, schedule: Schedule, draws: Sequence[Draw], seed: Callable[[int], None]) -> Tensor:
-        """Adds the gradients of a step to `.grad`; returns the mean loss, a scalar.
+    def accumulated(self, schedule: Schedule, draws: Sequence[Draw], seed: Callable[[int], None], *, of: int) -> Tensor:
+        """Adds the gradients of a step to `.grad`; returns the loss, a scalar: the sum of the draws' divided by `of`.
 
         `seed(micro)`: seeds torch's generators for a micro-batch.
         """
         of_step = (self._model, self._objective, self._check, seed)
-        parts = [[Tensor()] * len(draw.target_passes) for draw in draws]
+        parts = [[Tensor()] * len(draw.target.passes) for draw in draws]
         for adapted in (False, True):
             # Disabling adapters affects all blocks, so these passes come before all others.
             places = [
                 (micro, number)
                 for micro, draw in enumerate(draws)
-                for number, one in enumerate(draw.target_passes)
+                for number, one in enumerate(draw.target.passes)
                 if one.adapted == adapted
             ]
             if places:
@@ -82,7 +82,8 @@ class CardsAtOnce:
                 with torch.no_grad(), base:
                     self.pipeline.run(forward, passes)
         last = self._stages[-1].device
-        step = _TrainedPasses(*of_step, draws, parts=parts, report=self._report, scale=self._scale, last=last)
+        report, scale = self._report, self._scale
+        step = _TrainedPasses(*of_step, draws, parts=parts, report=report, scale=scale, last=last, of=of)
         self.pipeline.run(schedule, step)
         return step.loss
 
@@ -126,7 +127,7 @@ class _TargetPasses(_Passes):
     def begin(self, micro: int) -> Walk:
         of_step, number = self._places[micro]
         batch = self.noised(of_step)
-        return self.walk(batch.of_pass(batch.target_passes[number]))
+        return self.walk(batch.of_pass(batch.target.passes[number]))
 
     def end(self, micro: int, predicted: Tensor) -> None:
         of_step, number = self._places[micro]
@@ -137,10 +138,16 @@ class _TrainedPasses(_Passes):
     """The training passes: forward pass and loss; the pipeline runs the backward pass."""
 
     def __init__(
-        self, *of_step: Any, parts: list[list[Tensor]], report: StepReport, scale: LossScale, last: torch.device
+        self,
+        *of_step: Any,
+        parts: list[list[Tensor]],
+        report: StepReport,
+        scale: LossScale,
+        last: torch.device,
+        of: int,
     ) -> None:
         super().__init__(*of_step)
-        self._parts, self._report, self._scale = parts, report, scale
+        self._parts, self._report, self._scale, self._of = parts, report, scale, of
         self.loss = torch.zeros((), device=last)
 
     def begin(self, micro: int) -> Walk:
@@ -149,13 +156,13 @@ class _TrainedPasses(_Passes):
         return self.walk(batch)
 
     def end(self, micro: int, predicted: Tensor) -> Tensor:
-        draw, count = self.draws[micro], len(self.draws)
+        draw = self.draws[micro]
         # Noised again from host memory: a copy from the first card would make that card wait.
         only = replace(draw.batch, conditioning=None, texts=draw.batch.texts[:, :0])
-        passes = tuple(replace(one, text=None) for one in draw.target_passes)
-        batch = replace(draw, batch=only, passages=(), target_passes=passes).noised(self.loss.device)
+        target = draw.target.each(lambda text: text[:, :0])
+        batch = replace(draw, batch=only, passages=(), target=target).noised(self.loss.device)
         found = self.objective.of_prediction(batch, predicted, self._parts[micro])
         self._parts[micro] = []
         self._report.add_loss(found)
-        self.loss += found.loss.detach() / count
-        return self._scale.scale(found.loss / count)
+        self.loss += found.loss.detach() / self._of
+        return self._scale.scale(found.loss / self._of)

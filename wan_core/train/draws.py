@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ..cache import Batch, Batches
+from ..cache import Batch, Batches, Weights
 from ..errors import ConfigError
 from ..flow import LEAST_SHARE, draw_noise, draw_sigma, is_in_range, resolution_shift, seeded_generator
 from ..model import Passage, Route, draw_passages, lengthened
 from .config import TrainConfig
 from .group import Group
-from .objective import NoisedBatch, TargetPass, noise_batch
+from .objective import NoisedBatch, Target, TargetPass, noise_batch
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,7 @@ class Draw:
     """(B,) bool: the first latent frame stays clean; None = for no sample"""
     passages: tuple[Passage, ...] = ()
     """for each TREAD route, the tokens that its layers process"""
-    target_passes: tuple[TargetPass, ...] = ()
-    true_shares: tuple[float, ...] = ()
-    """as in NoisedBatch"""
+    target: Target = Target()
 
     @property
     def timestep(self) -> float:
@@ -47,23 +45,12 @@ class Draw:
         """Returns a copy in pinned memory; needs CUDA."""
         given = None if self.given is None else self.given.pin_memory()
         passages = tuple(passage._replace(kept=passage.kept.pin_memory()) for passage in self.passages)
-        target_passes = tuple(
-            one if one.text is None else replace(one, text=one.text.pin_memory()) for one in self.target_passes
-        )
-        return replace(
-            self,
-            batch=self.batch.pinned(),
-            noise=self.noise.pin_memory(),
-            sigma=self.sigma.pin_memory(),
-            given=given,
-            passages=passages,
-            target_passes=target_passes,
-        )
+        noise, sigma, target = self.noise.pin_memory(), self.sigma.pin_memory(), self.target.each(Tensor.pin_memory)
+        return Draw(self.batch.pinned(), noise, sigma, given, passages, target)
 
     def noised(self, device: torch.device) -> NoisedBatch:
         """Returns the micro-batch as the model receives it, on `device`."""
-        noised = (self.batch, self.noise, self.sigma, device, self.given, self.passages)
-        return noise_batch(*noised, self.target_passes, self.true_shares)
+        return noise_batch(self.batch, self.noise, self.sigma, device, self.given, self.passages, self.target)
 
 
 class Levels:
@@ -151,7 +138,11 @@ class Levels:
 
 
 class Draws:
-    """The draws of a job, by micro-step."""
+    """The draws of a job, by number.
+
+    Where datasets have class_preservation each micro-step has two: the batch, then the same clips, noise and sigma with
+    the captions of the class.
+    """
 
     def __init__(
         self,
@@ -168,18 +159,22 @@ class Draws:
         self._routes = routes
         self._batches, self._empty_text, self._config, self._group = batches, empty_text, config, group
         self._levels, self._first_frame_share = Levels(config, sigma_range), first_frame_share
+        self.per_micro_step = 2 if batches.any_class else 1
 
-    def place(self, micro_step: int) -> int:
-        """Returns the number of this rank's draw among all draws; ranks that train one clip together share it."""
-        return micro_step * self._group.batches + self._group.batch
+    def place(self, number: int) -> int:
+        """Returns the place of this rank's draw among all draws; ranks that train one clip together share it."""
+        return number * self._group.batches + self._group.batch
 
-    def at(self, micro_step: int) -> Draw:
-        """Returns this rank's micro-batch at `micro_step` (0 = first)."""
+    def at(self, number: int) -> Draw:
+        """Returns this rank's draw of that number (0 = first)."""
+        micro_step, of_class = divmod(number, self.per_micro_step)
         config, place = self._config, self.place(micro_step)
         batch = self._batches.at(micro_step)
         size = len(batch.latents)
         sigma = self._levels.at(place, batch.latents)
-        if config.caption_dropout:
+        if of_class and batch.class_texts is not None:
+            batch = replace(batch, texts=batch.class_texts)
+        elif config.caption_dropout:
             dropped = (
                 torch.rand(size, generator=seeded_generator(config.seed, "caption", place)) < config.caption_dropout
             )
@@ -191,25 +186,31 @@ class Draws:
         noise = draw_noise(batch.latents.shape, seeded_generator(config.seed, "noise", place))
         given = given_first_frames(batch.latents, self._first_frame_share, config.seed, place)
         passages = _passages_of(batch, self._routes, config.seed, place)
-        return Draw(batch, noise, sigma, given, passages, *self._target_of(batch))
+        weights = self._batches.weights_at(micro_step)[self._group.batch]
+        return Draw(batch, noise, sigma, given, passages, self._target(weights, of_class=bool(of_class)))
 
-    def most_target_passes(self, micro_step: int) -> int:
-        """Returns the number of target passes at `micro_step` on the rank that runs most."""
-        return max(len(self._passes(prior)) for prior in self._batches.priors_at(micro_step))
+    def most_target_passes(self, number: int) -> int:
+        """Returns the number of target passes of a draw on the rank that runs most."""
+        micro_step, of_class = divmod(number, self.per_micro_step)
+        of_ranks = self._batches.weights_at(micro_step)
+        return max(len(self._target(weights, of_class=bool(of_class)).passes) for weights in of_ranks)
 
-    def _passes(self, prior: Sequence[float]) -> tuple[TargetPass, ...]:
-        """Returns the target passes of clips with these prior preservation weights."""
-        guided = tuple(0.0 if weight else 1 - self._config.guidance_target for weight in prior)
-        base = TargetPass(tuple(float(weight > 0) for weight in prior))
-        without = TargetPass(guided, self._empty_text.expand(len(prior), -1, -1), adapted=True)
-        return tuple(one for one in (base, without) if one.rows)
-
-    def _target_of(self, batch: Batch) -> tuple[tuple[TargetPass, ...], tuple[float, ...]]:
-        """Returns the target passes of a batch, and its shares of the true velocity."""
-        prior = batch.prior or (0.0,) * len(batch.latents)
-        passes = self._passes(prior)
-        true = tuple(0.0 if weight else self._config.guidance_target for weight in prior)
-        return passes, true if passes else ()
+    def _target(self, weights: Weights, *, of_class: bool) -> Target:
+        """Returns the target of clips with these weights."""
+        kept = weights.of_class if of_class else weights.prior
+        prior, guided = tuple(float(weight > 0) for weight in kept), self._config.guidance_target
+        if of_class:
+            passes, true, counted = (TargetPass(prior),), (0.0,) * len(kept), kept
+        else:
+            empty = self._empty_text.expand(len(kept), -1, -1)
+            away = tuple((1 - guided) * (1 - share) for share in prior)
+            passes = (TargetPass(prior), TargetPass(away, empty, adapted=True))
+            true = tuple(guided * (1 - share) for share in prior)
+            counted = tuple(weight or 1.0 for weight in kept)
+        passes = tuple(one for one in passes if one.rows)
+        if not passes and not of_class:
+            return Target()
+        return Target(passes, true, counted, tuple(row for row, share in enumerate(prior) if share))
 
     def largest(self) -> Draw:
         """Returns the largest possible micro-batch, at sigma 0.5."""

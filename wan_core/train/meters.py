@@ -117,7 +117,7 @@ class StepReport:
             time_rows=batch.time_rows,
             image_rows=batch.image_rows,
             text_rows=batch.text_rows,
-            more_forward=sum(len(one.rows) for one in batch.target_passes),
+            more_forward=sum(len(one.rows) for one in batch.target.passes),
             routes=self._config.routes,
             context_tokens=batch.context_tokens,
         )

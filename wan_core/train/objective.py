@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -39,9 +39,28 @@ class TargetPass:
         """The clips in the pass."""
         return [place for place, share in enumerate(self.shares) if share]
 
-    def on(self, device: torch.device) -> TargetPass:
-        """Returns the pass with its text on `device`."""
-        return self if self.text is None else replace(self, text=sent(self.text, device))
+
+@dataclass(frozen=True)
+class Target:
+    """The target of each clip of a micro-batch, and its weight in the loss."""
+
+    passes: tuple[TargetPass, ...] = ()
+    true_shares: tuple[float, ...] = ()
+    """(B,) factor of the true velocity; () = 1"""
+    weights: tuple[float, ...] = ()
+    """(B,) in the loss; () = 1"""
+    prior_rows: tuple[int, ...] = ()
+    """the clips of prior preservation"""
+
+    @property
+    def counts(self) -> bool:
+        """Whether a clip has a weight in the loss."""
+        return not self.weights or any(self.weights)
+
+    def each(self, move: Callable[[Tensor], Tensor]) -> Target:
+        """Returns the target with `move` applied to its tensors."""
+        passes = (one if one.text is None else replace(one, text=move(one.text)) for one in self.passes)
+        return replace(self, passes=tuple(passes))
 
 
 @dataclass(frozen=True)
@@ -63,18 +82,14 @@ class NoisedBatch:
     """(B, 1, F, H, W) weights of the loss; None = 1 everywhere"""
     passages: tuple[Passage, ...] = ()
     """TREAD: the tokens that skip layers"""
-    prior: tuple[float, ...] = ()
-    """(B,) loss weights of prior preservation clips, 0 for other clips; () without any"""
-    target_passes: tuple[TargetPass, ...] = ()
-    true_shares: tuple[float, ...] = ()
-    """(B,) factor of the true velocity in each clip's target; () = 1"""
+    target: Target = Target()
 
     def of_pass(self, one: TargetPass) -> NoisedBatch:
         """Returns the clips and captions of a target pass."""
         return (self if one.text is None else replace(self, text=one.text)).only(one.rows)
 
     def only(self, rows: Sequence[int]) -> NoisedBatch:
-        """Returns the clips at `rows`; the batch itself if `rows` are all clips."""
+        """Returns the clips at `rows`, with the target of the complete batch; the batch itself for all rows."""
         if len(rows) == len(self.latent):
             return self
         places = sent(torch.tensor(rows), self.latent.device)
@@ -84,13 +99,7 @@ class NoisedBatch:
             if (value := getattr(self, name)) is not None
         }
         conditioning = None if self.conditioning is None else self.conditioning.only(places)
-        prior = tuple(self.prior[row] for row in rows) if self.prior else ()
-        return replace(self, **tensors, conditioning=conditioning, prior=prior)
-
-    @property
-    def prior_rows(self) -> list[int]:
-        """Indices of the prior preservation clips."""
-        return [place for place, weight in enumerate(self.prior) if weight]
+        return replace(self, **tensors, conditioning=conditioning)
 
     @property
     def timestep(self) -> Tensor:
@@ -147,8 +156,7 @@ def noise_batch(
     device: torch.device,
     given: Tensor | None = None,
     passages: tuple[Passage, ...] = (),
-    target_passes: tuple[TargetPass, ...] = (),
-    true_shares: tuple[float, ...] = (),
+    target: Target | None = None,
 ) -> NoisedBatch:
     """Returns `batch` noised on `device`: noise (B, C, F, H, W), sigma (B,); `given` (B,) bool on the CPU."""
     latent, noise, sigma, texts = (sent(t, device) for t in (batch.latents, noise, sigma, batch.texts))
@@ -161,9 +169,8 @@ def noise_batch(
     conditioning = batch.conditioning.to(device) if batch.conditioning is not None else None
     mask = sent(batch.loss_mask, device) if batch.loss_mask is not None else None
     passages = tuple(passage._replace(kept=sent(passage.kept, device)) for passage in passages)
-    target_passes = tuple(one.on(device) for one in target_passes)
-    given_to_model = (latent, noise, noised, sigma, texts, conditioning, given, mask, passages)
-    return NoisedBatch(*given_to_model, batch.prior, target_passes, true_shares)
+    target = (target or Target()).each(lambda text: sent(text, device))
+    return NoisedBatch(latent, noise, noised, sigma, texts, conditioning, given, mask, passages, target)
 
 
 class TrainedLoss(NamedTuple):
@@ -185,7 +192,7 @@ class Objective:
     def trained(self, batch: NoisedBatch) -> TrainedLoss:
         """Runs the model; returns the training loss by the settings."""
         # Before the pass with gradients, so that the activations of both passes are never held at once.
-        parts = [self._part(batch, one) for one in batch.target_passes]
+        parts = [self._part(batch, one) for one in batch.target.passes]
         return self.of_prediction(batch, self._predicted(batch, batch.passages), parts)
 
     def of_prediction(self, batch: NoisedBatch, predicted: Tensor, parts: Sequence[Tensor]) -> TrainedLoss:
@@ -193,7 +200,7 @@ class Objective:
 
         `parts`: the prediction of each target pass for its clips, float32. All tensors are on one device.
         """
-        config, prior = self._config, batch.prior_rows
+        config, prior = self._config, batch.target.prior_rows
         target, factor = _target(batch, parts), loss_factor(batch.sigma, config.loss_weighting)
         kind, delta = config.loss_type, config.huber_delta
         factor = self._weighed(batch, factor)
@@ -201,7 +208,8 @@ class Objective:
         if not prior:
             return TrainedLoss(loss, None)
         some = batch.only(prior)
-        error = velocity_loss(predicted[prior].detach(), target[prior], some.trained, kind=kind, delta=delta)
+        rows = list(prior)
+        error = velocity_loss(predicted[rows].detach(), target[rows], some.trained, kind=kind, delta=delta)
         return TrainedLoss(loss, error, len(prior))
 
     def evaluated(self, batch: NoisedBatch) -> Tensor:
@@ -214,8 +222,8 @@ class Objective:
             return self._predicted(batch.of_pass(one), batch.passages).float()
 
     def _weighed(self, batch: NoisedBatch, factor: Tensor | None) -> Tensor | None:
-        """Returns the factor of each clip's error (B,), times the weights of prior preservation clips."""
-        weights = torch.tensor([weight or 1.0 for weight in batch.prior])
+        """Returns the factor of each clip's error (B,), times its weight in the loss."""
+        weights = torch.tensor(batch.target.weights)
         if bool((weights == 1).all()):
             return factor
         weights = sent(weights, batch.sigma.device)
@@ -232,9 +240,9 @@ def _target(batch: NoisedBatch, parts: Sequence[Tensor]) -> Tensor:
     def each(shares: Sequence[float]) -> Tensor:
         return sent(torch.tensor(shares), target.device).view(-1, 1, 1, 1, 1)
 
-    if batch.true_shares:
-        target = each(batch.true_shares) * target
-    for one, part in zip(batch.target_passes, parts, strict=True):
+    if batch.target.true_shares:
+        target = each(batch.target.true_shares) * target
+    for one, part in zip(batch.target.passes, parts, strict=True):
         rows = sent(torch.tensor(one.rows), target.device)
         target = target.index_add(0, rows, each([one.shares[row] for row in one.rows]) * part)
     return target

@@ -255,17 +255,19 @@ class Trainer:
         """Accumulates the gradients of this rank's micro-batches; returns mean loss (a scalar) and mean timestep."""
         count = self.config.gradient_accumulation_steps
         self._report.begin()
-        first, loss_sum, timestep_sum = (step - 1) * count, torch.zeros((), device=self._device), 0.0
-        if (schedule := self._at_once.schedule(count)) is not None:
-            draws = [self._reader.at(first + index) for index in range(count)]
-            for draw in draws:
-                timestep_sum += draw.timestep
-            return self._at_once.accumulated(schedule, draws, partial(self._seed, first)), timestep_sum / count
-        for index in range(count):
+        draws = count * self._draws.per_micro_step
+        first, loss_sum, timestep_sum = (step - 1) * draws, torch.zeros((), device=self._device), 0.0
+        if (schedule := self._at_once.schedule(draws)) is not None:
+            drawn = [self._reader.at(first + index) for index in range(draws)]
+            loss = self._at_once.accumulated(schedule, drawn, partial(self._seed, first), of=count)
+            return loss, sum(draw.timestep for draw in drawn) / draws
+        for index in range(draws):
             self._end_if_stopped()
             with scope("batch"):
                 batch, timestep = self._draw(first + index)
             timestep_sum += timestep
+            if not batch.target.counts and not isinstance(self.model.offload, ShardedBlocks):
+                continue
             self._join_target_passes(first + index, batch)
             with scope("forward"):
                 trained = self._objective.trained(batch)
@@ -274,13 +276,13 @@ class Trainer:
             self._report.add_work(batch)
             self._report.add_loss(trained)
             loss_sum += trained.loss.detach() / count
-        return loss_sum, timestep_sum / count
+        return loss_sum, timestep_sum / draws
 
-    def _join_target_passes(self, micro_step: int, batch: NoisedBatch) -> None:
+    def _join_target_passes(self, number: int, batch: NoisedBatch) -> None:
         """Gathers sharded blocks for ranks that run more target passes than this one."""
         offload = self.model.offload
         if isinstance(offload, ShardedBlocks):
-            for _ in range(self._draws.most_target_passes(micro_step) - len(batch.target_passes)):
+            for _ in range(self._draws.most_target_passes(number) - len(batch.target.passes)):
                 offload.gather_all()
 
     def _clipped(self, loss: Tensor) -> tuple[float, float]:
@@ -299,16 +301,16 @@ class Trainer:
         norm, mean_loss, *self._report.read_errors = read
         return norm, mean_loss
 
-    def _draw(self, micro_step: int) -> tuple[NoisedBatch, float]:
-        """Returns the micro-batch of this rank and its mean timestep."""
-        draw = self._reader.at(micro_step)
+    def _draw(self, number: int) -> tuple[NoisedBatch, float]:
+        """Returns the micro-batch of a draw of this rank, and its mean timestep."""
+        draw = self._reader.at(number)
         if self.model.checkpoint_keeps_rng:  # there is dropout
-            self._seed(micro_step)
+            self._seed(number)
         return draw.noised(self._device), draw.timestep
 
-    def _seed(self, micro_step: int, more: int = 0) -> None:
-        """Seeds torch's global generators, from which dropout draws, for one micro-batch of this rank."""
-        place = self._draws.place(micro_step + more)
+    def _seed(self, number: int, more: int = 0) -> None:
+        """Seeds torch's global generators, from which dropout draws, for one draw of this rank."""
+        place = self._draws.place(number + more)
         torch.manual_seed(seeded_generator(self.config.seed, "dropout", place).initial_seed())
 
     def _raise_if_stopped(self) -> None:
@@ -372,12 +374,14 @@ class Trainer:
 
         Raises torch.OutOfMemoryError after the last measure.
         """
-        largest, count = self._draws.largest(), self.config.gradient_accumulation_steps
+        largest = self._draws.largest()
+        count = self.config.gradient_accumulation_steps * self._draws.per_micro_step
         for tries in itertools.count():
             try:
                 with self._together():
                     if (schedule := self._at_once.schedule(self._at_once.rehearsed(count))) is not None:
-                        self._at_once.accumulated(schedule, [largest] * schedule.micro_batches, self._seed)
+                        drawn = [largest] * schedule.micro_batches
+                        self._at_once.accumulated(schedule, drawn, self._seed, of=count)
                     else:
                         self._objective.trained(largest.noised(self._device)).loss.backward()
                 break

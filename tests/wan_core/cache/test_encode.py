@@ -326,3 +326,21 @@ def test_the_limit_evicts_other_sets_and_says_so(bench):
     assert len(unsound(cache, set_of(bench, old))) == 3
     back, *_ = bench.run(num_frames=5)
     assert counts(back) == (3, 0, 0, 5)
+
+
+def test_captions_of_the_class_are_encoded_too_and_keep_the_clips(bench):
+    plain, _, _ = bench.run(trigger_word="sks")
+    named, codec, text = bench.run(trigger_word="sks", class_preservation=2.0, class_word="dog")
+    assert codec.seen == []
+    assert text.seen == ["dog, caption a", "dog, caption b", "dog, caption c"]
+    items = set_of(bench, named).items
+    assert {(item.caption, item.class_caption, item.class_weight) for item in items} == {
+        (f"sks, caption {name}", f"dog, caption {name}", 2.0) for name in "abc"
+    }
+    assert named.fingerprint != plain.fingerprint
+    _, _, text = bench.run(trigger_word="sks", class_preservation=1.0)
+    assert text.seen == ["caption a", "caption b", "caption c"]
+    with pytest.raises(DatasetError, match="class_preservation needs a trigger_word"):
+        bench.run(class_preservation=1.0)
+    with pytest.raises(ConfigError, match="are both set"):
+        DatasetConfig(class_preservation=1.0, prior_preservation=1.0)

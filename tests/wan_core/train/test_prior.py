@@ -34,7 +34,7 @@ from wan_core.lora import FrozenLora, LoraConfig, adapter_parameters, inject_lor
 from wan_core.model import WanShape, WanTransformer, draw_passages, placed_routes, read_routes
 from wan_core.precision import PrecisionPolicy
 from wan_core.train import NoisedBatch, SaveStore, TrainConfig, true_velocity
-from wan_core.train.objective import Objective, TargetPass
+from wan_core.train.objective import Objective, Target, TargetPass
 
 pytestmark = pytest.mark.lasts(1)
 
@@ -53,9 +53,11 @@ def batch_of(*prior: float, channels: int = 16, **parts: object) -> NoisedBatch:
     latent, noise = (torch.randn(clips, channels, *size, generator=generator) for _ in range(2))
     noised = 0.5 * latent + 0.5 * noise
     text = torch.randn(clips, 16, 4096, generator=generator)
+    rows = tuple(place for place, weight in enumerate(prior) if weight)
     passes = (TargetPass(tuple(float(weight > 0) for weight in prior)),)
-    parts |= {"target_passes": passes, "true_shares": tuple(float(not weight) for weight in prior)}
-    return NoisedBatch(latent, noise, noised, torch.full((clips,), 0.5), text, prior=prior, **parts)  # type: ignore
+    true = tuple(float(not weight) for weight in prior)
+    target = Target(passes, true, tuple(weight or 1.0 for weight in prior), rows)
+    return NoisedBatch(latent, noise, noised, torch.full((clips,), 0.5), text, target=target, **parts)  # type: ignore
 
 
 def asked_for(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Tensor, Tensor]]:

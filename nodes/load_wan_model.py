@@ -9,7 +9,7 @@ from comfy_api.latest import io
 
 from ..wan_core.abilities import abilities_of
 from ..wan_core.accelerator import gpu_names
-from ..wan_core.checkpoint import AMBIGUOUS_NAMES, checkpoint_files
+from ..wan_core.checkpoint import AMBIGUOUS_NAMES, checkpoint_files, distilled_mark
 from ..wan_core.errors import ConfigError, PlacementError, WanTrainerError
 from ..wan_core.files import Roots, file_mark
 from ..wan_core.footprint import weights_once_loaded
@@ -246,6 +246,12 @@ def describe(file: WanFile, plan: ModelPlan) -> list[str]:
     lines.append(_size_once_loaded(file, plan))
     if variant.boundary is not None and variant.expert is None:
         lines.append("Its name does not say which expert it is: set variant here, or expert in Train Wan LoRA.")
+    if mark := distilled_mark(header):
+        lines.append(
+            f'Distilled to a few steps ("{mark}" in its name or metadata), which a plain LoRA undoes. Usual: train on '
+            "the plain base, and load the speed LoRA together with yours. On this base: set guidance_target of Wan "
+            "Train Settings to 3, or add a training adapter by Add Frozen LoRA with preview_strength 0."
+        )
     if variant.candidates:
         lines.append(f"Its shapes would also fit {', '.join(variant.candidates)}; set variant if auto chose wrong.")
     if variant.family.context:

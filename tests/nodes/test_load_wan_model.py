@@ -43,6 +43,20 @@ def listed(pack_nodes: dict[str, Any]) -> list[str]:
     return pack_nodes["LoadWanModel"].GET_NODE_INFO_V1()["input"]["optional"]["diffusion_model"][1]["options"]
 
 
+def test_a_distilled_base_is_named_with_what_fits_it(pack_nodes: dict[str, Any], models: Path) -> None:
+    whole = cast(weights(), torch.bfloat16)
+    save_file(whole, models / "Wan2.1_T2V_lightx2v_cfg_step_distill.safetensors")
+    save_file(whole, models / "mine.safetensors", metadata={"modelspec.title": "FastWan T2V"})
+    save_file(whole, models / "plain_16steps.safetensors")
+    said = {name: load(pack_nodes, diffusion_model=name)[1] for name in listed(pack_nodes)}
+    marks = {name: re.findall(r'few steps \("(.+?)"', info) for name, info in said.items()}
+    assert marks == {
+        "Wan2.1_T2V_lightx2v_cfg_step_distill.safetensors": ["lightx2v"],
+        "mine.safetensors": ["fastwan"],
+        "plain_16steps.safetensors": [],
+    }
+
+
 def test_files_folders_and_ggufs_are_listed_once_each(pack_nodes: dict[str, Any], models: Path) -> None:
     whole = cast(weights(), torch.bfloat16)
     save_file(whole, models / "single.safetensors")

@@ -11,7 +11,7 @@ from .header import CheckpointHeader, read_header
 from .integers import code_scales, rotated, value_to_a_byte
 from .keys import to_diffusers, to_file, to_original, unwrapped
 from .locate import locate_weights
-from .stated import stated_model
+from .stated import distilled_mark, stated_model
 from .tensor_file import ReadTogether, TensorFile, read_tensors
 from .variant import WanVariant, detect_variant, pair_names
 from .weights import FiniteCheck, StoredWeight, WeightReader, count_bad
@@ -34,6 +34,7 @@ __all__ = [
     "count_bad",
     "dequantise",
     "detect_variant",
+    "distilled_mark",
     "expert_said",
     "locate_weights",
     "pair_names",

@@ -4,6 +4,7 @@ model."""
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -55,6 +56,18 @@ def stated_formats(header: CheckpointHeader, names: Mapping[str, str]) -> dict[s
         raise CheckpointError(
             f"{header.path.name} says in no readable way how it is quantized. Download it again."
         ) from error
+
+
+_DISTILLED = re.compile(
+    r"lightx2v|lightning|fastwan|self[-_ ]?forcing|turbo|distill|causvid|accvid|stepdistill|\b[1-8][-_ ]?steps?\b", re.I
+)
+
+
+def distilled_mark(header: CheckpointHeader) -> str:
+    """Returns the part of a file's name or metadata that shows a model distilled to a few steps; "" without one."""
+    titles = (header.metadata.get(f"modelspec.{key}", "") for key in ("title", "description", "merged_from"))
+    found = filter(None, (_DISTILLED.search(text.replace("_", "-")) for text in (header.path.stem, *titles)))
+    return next((one.group().lower() for one in found), "")
 
 
 def stated_model(metadata: Mapping[str, str]) -> str:

@@ -77,12 +77,12 @@ def _frozen_loras(plan: ModelPlan) -> list[dict[str, Any]]:
     """Returns the model files of the frozen LoRAs."""
     return [
         {"lora": lora.partition(":")[2], "model": model.partition(":")[2], "strength": strength}
-        for under in plan.loras
+        for under in (lora.in_previews() for lora in plan.loras)
         for lora, strength, model in (
             (under.file, under.strength, plan.base_file),
             (under.low_noise_file, under.low_noise_strength, plan.low_noise_file),
         )
-        if lora and model
+        if lora and model and strength
     ]
 
 

@@ -82,14 +82,15 @@ def partner_note(partner: OpenRun, previewed: tuple[FrozenLora, ...]) -> str:
     """Returns the note on the partner and the LoRAs on it; `previewed`: LoRAs of the preview settings."""
     expert = partner.config.train.expert_name
     theirs = [lora.on_model(expert, pair=True) for lora in previewed]
-    acts = [one for one in (*partner.config.model.loras, *theirs) if one.file and one.strength]
-    under = ", ".join(f"{one.file.rpartition(':')[2]} at {one.strength:g}" for one in acts)
+    under = (lora.in_previews() for lora in partner.config.model.loras)
+    acts = [one for one in (*under, *theirs) if one.file and one.strength]
+    said = ", ".join(f"{one.file.rpartition(':')[2]} at {one.strength:g}" for one in acts)
     return filled(
         "Previews use both experts. The {expert} noise expert, which this run does not train, is {file}; LoRAs on it: "
         "{loras}.",
         expert=expert_setting(expert),
         file=partner.file.header.path.name,
-        loras=under or "none",
+        loras=said or "none",
     )
 
 

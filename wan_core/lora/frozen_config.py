@@ -24,10 +24,12 @@ class FrozenLora(Config):
     low_noise_digest: str = ""
     only_what_fits: bool = internal(False, "changed")
     """skip modules that the model lacks or has in another size, instead of refusing the file"""
+    preview_strength: float = internal(1.0, "changed")
+    """strength in previews and validation clips, as a multiple of that in training; 0: training adapter"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for strength in (self.strength, self.low_noise_strength):
+        for strength in (self.strength, self.low_noise_strength, self.preview_strength):
             if not -100 <= strength <= 100:
                 raise ConfigError(f"strength {strength} of a LoRA is out of range. Use -100 to 100; 1 is as trained.")
 
@@ -37,7 +39,7 @@ class FrozenLora(Config):
             own = FrozenLora(file=self.low_noise_file, strength=self.low_noise_strength, digest=self.low_noise_digest)
         else:
             own = FrozenLora(file=self.file, strength=self.strength, digest=self.digest)
-        return replace(own, only_what_fits=self.only_what_fits)
+        return replace(own, only_what_fits=self.only_what_fits, preview_strength=self.preview_strength)
 
     def on_model(self, expert: str, *, pair: bool) -> FrozenLora:
         """Returns the settings for the model of a run; for one expert of a `pair` its file, or the only one."""
@@ -51,6 +53,10 @@ class FrozenLora(Config):
     def stronger(self, times: float) -> FrozenLora:
         """Returns the settings with both strengths multiplied."""
         return replace(self, strength=self.strength * times, low_noise_strength=self.low_noise_strength * times)
+
+    def in_previews(self) -> FrozenLora:
+        """Returns the settings with the strengths in previews."""
+        return self.stronger(self.preview_strength)
 
     def acts(self) -> list[list[object]]:
         """Returns (digest, strength) of each model: the identity of its effect."""

@@ -15,7 +15,7 @@ from ..placement import BlockOffload, resolve_placement
 
 @contextmanager
 def with_preview_loras(model: WanTransformer, run: OpenRun, loras: Sequence[FrozenLora]) -> Iterator[None]:
-    """Inside, `loras` act on the model of `run`, on top of its other LoRAs.
+    """Inside, `loras` act on the model of `run`, and its frozen LoRAs at their strengths of previews.
 
     Raises CheckpointError for a file that does not fit this model.
     """
@@ -66,6 +66,8 @@ def check_preview_loras(runs: Sequence[OpenRun], loras: Sequence[FrozenLora]) ->
 def _of_this_model(run: OpenRun, loras: Sequence[FrozenLora]) -> list[tuple[LoraSource, float]]:
     """Returns file and strength of each LoRA for the model of `run`."""
     own = [_on_model(run, lora) for lora in loras]
+    # A frozen LoRA acts already, at its strength in training: what is missing acts beside it.
+    own += [lora.stronger(lora.preview_strength - 1) for lora in run.config.model.loras]
     model, expert = model_without_values(run.file.variant.shape), run.file.variant.expert
     return [
         (read_frozen(run.roots.resolve(lora.file), lora, model, expert), lora.strength)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
+from torch import Tensor
 
 from tests.support.sessions import train_here
 from tests.support.tiny_run import HIGH_FILE, PLAN, TINY, TinyRun, make_pair_run, make_run, random_weights
@@ -18,10 +19,13 @@ from wan_core.files import atomic_write_json
 from wan_core.footprint import weights_once_loaded
 from wan_core.job import SampleJob
 from wan_core.job.checks import check_files
-from wan_core.load import ModelPlan, inspect_model, inspect_pair
+from wan_core.job.open import open_experts
+from wan_core.job.outcome import used_on
+from wan_core.load import ModelPlan, inspect_model, inspect_pair, materialize
 from wan_core.lora import FrozenLora
 from wan_core.sampler import SampleConfig
 from wan_core.session import sample_job
+from wan_core.session.preview_loras import with_preview_loras
 from wan_core.train import EXPERTS, SaveStore, TrainConfig
 
 SETTINGS = TrainConfig(
@@ -118,6 +122,32 @@ def test_previews_with_a_lora_of_their_own_change_nothing_that_is_learnt(tmp_pat
     both = rendered(run, SampleJob(preview=replace(CLIP, loras=(FEW,)), saved_steps=(4,)))
     assert both["step-000004_s1.0_p0"] == clips[0]["step-000004_p0"]
     assert both["baseline_p0"] == clips[0]["step-000000_p0"]
+
+
+SHARES, SHORT = {"as trained": 1.0, "adapter": 0.0}, (1, 16, 4096)
+
+
+def test_a_training_adapter_acts_in_training_and_not_in_previews(tmp_path: Path) -> None:
+    plans = {name: replace(PLAN, loras=(replace(UNDER, preview_strength=share),)) for name, share in SHARES.items()}
+    runs = {name: over(tmp_path, name, plan) for name, plan in plans.items()}
+    assert runs["adapter"].config.job_id == runs["as trained"].config.job_id, "previews change no weight"
+    latent, text = (torch.randn(size, generator=torch.Generator().manual_seed(1)) for size in ((1, 16, 2, 4, 4), SHORT))
+    given = (latent, torch.tensor([500.0]), text)
+    seen = dict[str, tuple[Tensor, Tensor]]()
+    for name, run in runs.items():
+        (opened,) = open_experts(run.directory, run.roots)
+        model = materialize(run.config.model, run.roots, None)
+        trained = model(*given)
+        with with_preview_loras(model, opened, ()):
+            seen[name] = trained, model(*given)
+        assert torch.equal(model(*given), trained)
+    plain = materialize(PLAN, runs["adapter"].roots, None)(*given)
+    assert torch.equal(*seen["as trained"])
+    torch.testing.assert_close(seen["adapter"][1], plain, atol=1e-4, rtol=1e-4)
+    assert float((seen["adapter"][0] - plain).abs().max()) > 0.01
+    assert used_on(runs["adapter"].config, {"": "mine.safetensors"}) == [
+        {"lora": "mine.safetensors", "model": "wan_tiny_t2v.safetensors"}
+    ]
 
 
 def rendered(run: TinyRun, job: SampleJob) -> dict[str, bytes]:

@@ -25,6 +25,7 @@ from .wan_dataset_settings import WanDatasetSettings
 from .wan_lora_file import WanLoraFile
 from .wan_precision_policy import WanPrecisionPolicy
 from .wan_preview_settings import WanPreviewSettings
+from .wan_slider_prompts import WanSliderPrompts
 from .wan_sweep_settings import WanSweepSettings
 from .wan_synthetic_dataset import WanSyntheticDataset
 from .wan_train_settings import WanTrainSettings
@@ -43,6 +44,7 @@ NODES: list[type[io.ComfyNode]] = [
     CacheLatents,
     WanCacheFromLatents,
     WanCacheFromTFRecord,
+    WanSliderPrompts,
     WanSyntheticDataset,
     WanTrainSettings,
     WanSweepSettings,

@@ -199,3 +199,18 @@ def test_a_synthetic_set_trains_without_encoders_and_the_lora_says_so(comfy: Com
     assert any("random tensors, not data" in str(status) for status in seen.of("wan_trainer.status"))
     with safe_open(comfy.base / "models" / "loras" / run["lora_name"], "pt") as file:
         assert file.metadata()["wan_trainer.data"] == "synthetic"
+
+
+def test_a_slider_is_trained_from_prompts_alone(comfy: ComfyServer) -> None:
+    graph = training_graph("slider", steps=1)
+    for name in ("data", "vae"):
+        del graph[name]
+    pairs = {"prompts": "a dog", "positive": "a big dog", "negative": "a small dog"}
+    sizes = {"width": 48, "height": 48, "num_frames": 1}
+    inputs = {"model": ["model", 0], "clip": ["clip", 0], **pairs, **sizes}
+    graph[CACHE] = {"class_type": "WanSliderPrompts", "inputs": inputs}
+    graph[SHOW] = {"class_type": "PreviewAny", "inputs": {"source": [CACHE, 1]}}
+    entry = comfy.run(graph)
+    run = run_of(comfy, entry)
+    assert (run["status"], run["step"], run["cache"]["clips"]) == ("done", 1, 1)
+    assert '"a dog": "a big dog | a small dog"' in shown(comfy, entry)

@@ -99,6 +99,7 @@ WIRES = {
     "WanDatasetFromFile": ("model",),
     "WanDatasetFromImages": ("model", "images"),
     "WanCacheFromTFRecord": ("model",),
+    "WanSliderPrompts": ("model",),
     "WanSyntheticDataset": ("model",),
     "CacheLatents": ("dataset",),
     "TrainLoRA": ("model", "cache"),

@@ -14,7 +14,7 @@ from route_server import our_module
 from schemas import FIRST_FILE
 
 from wan_core.audit import AuditConfig
-from wan_core.cache import SyntheticConfig
+from wan_core.cache import SliderConfig, SyntheticConfig
 from wan_core.config import Config, setting, settings_of
 from wan_core.dataset import DEFAULT_NEGATIVE_PROMPT, DatasetConfig
 from wan_core.lora import LoraConfig
@@ -35,6 +35,7 @@ SHOWN: dict[str, tuple[type[Config], ...]] = {
     "WanDatasetSettings": (DatasetConfig,),
     "WanPrecisionPolicy": (PrecisionPolicy,),
     "WanPreviewSettings": (SampleConfig,),
+    "WanSliderPrompts": (SliderConfig,),
     "WanSyntheticDataset": (SyntheticConfig,),
     "WanTrainSettings": (TrainConfig, LoraConfig),
     "WanVideoDataset": (DatasetConfig,),

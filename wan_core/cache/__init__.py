@@ -10,7 +10,7 @@ from .batch_reader import BatchReader
 from .batches import Batch, Batches, Weights, pad_text, stack_texts
 from .cache_set import CacheItem, CacheSet, Entry, context_note
 from .encode import Encoders, encode_missing
-from .encoding_plan import EncodingPlan, plan_encoding
+from .encoding_plan import EncodingPlan, plan_encoding, plan_prompts
 from .encoding_report import EncodingReport, report_of
 from .keys import TEXT_WIDTH, condition_key, latent_key, tensor_key, text_key
 from .latent_cache import LatentCache
@@ -18,6 +18,7 @@ from .order import BUCKET_SAMPLINGS, Order
 from .pictures import picture_path, read_picture, write_picture
 from .shares import ENCODING, SHARE, ShareDone, encode_over_ranks, encode_share, finish_shares, part_of, shares_of
 from .shows_nothing import nothing_shown_reason
+from .slider import SliderConfig, slider_set
 from .synthetic import SyntheticConfig, is_synthetic, synthetic_mark, synthetic_note, synthetic_set
 from .upkeep import check_entries, removals_seen, room_of, stats_of, trim, young_sets
 
@@ -39,6 +40,7 @@ __all__ = [
     "LatentCache",
     "Order",
     "ShareDone",
+    "SliderConfig",
     "SyntheticConfig",
     "Weights",
     "check_entries",
@@ -55,11 +57,13 @@ __all__ = [
     "part_of",
     "picture_path",
     "plan_encoding",
+    "plan_prompts",
     "read_picture",
     "removals_seen",
     "report_of",
     "room_of",
     "shares_of",
+    "slider_set",
     "stack_texts",
     "stats_of",
     "synthetic_mark",

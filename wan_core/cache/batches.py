@@ -36,6 +36,8 @@ class Batch:
     """(B, 1, F, h, w) float32; None without masks"""
     class_texts: Tensor | None = None
     """(B, L, 4096) of the captions with the class word; None without any"""
+    slider_texts: tuple[Tensor, ...] = ()
+    """(B, L, 4096) each: the positive and the negative prompts of sliders; () without any"""
 
     def pinned(self) -> Batch:
         """Returns a copy in pinned memory; needs CUDA."""
@@ -44,7 +46,8 @@ class Batch:
             given = given.each(Tensor.pin_memory)
         mask = None if self.loss_mask is None else self.loss_mask.pin_memory()
         classes = None if self.class_texts is None else self.class_texts.pin_memory()
-        return Batch(self.latents.pin_memory(), self.texts.pin_memory(), self.names, given, mask, classes)
+        sliders = tuple(text.pin_memory() for text in self.slider_texts)
+        return Batch(self.latents.pin_memory(), self.texts.pin_memory(), self.names, given, mask, classes, sliders)
 
 
 class Weights(NamedTuple):
@@ -54,6 +57,8 @@ class Weights(NamedTuple):
     """with their own captions"""
     of_class: tuple[float, ...]
     """with the captions of the class, in addition"""
+    slider: tuple[float, ...] = ()
+    """`CacheItem.slider`, with its sign; () without any"""
 
 
 def pad_text(text: Tensor) -> Tensor:
@@ -125,14 +130,15 @@ class Batches:
         """Whether an item has a caption with a class word."""
         return any(item.class_weight for item in self._items)
 
+    @property
+    def any_slider(self) -> bool:
+        """Whether an item is a slider."""
+        return any(item.slider for item in self._items)
+
     def weights_at(self, micro_step: int) -> list[Weights]:
         """Returns the weights of every rank's batch at `micro_step`."""
         numbers = range(micro_step * self._world, (micro_step + 1) * self._world)
-        batches = [self._items_of(number) for number in numbers]
-        return [
-            Weights(tuple(item.prior for item in items), tuple(item.class_weight for item in items))
-            for items in batches
-        ]
+        return [_weights(self._items_of(number)) for number in numbers]
 
     def _items_of(self, number: int) -> tuple[CacheItem, ...]:
         return tuple(item_of_draw(self._items[place], number) for place in self._order.batch(number))
@@ -151,11 +157,16 @@ class Batches:
         names = tuple(item.name for item in items)
         conditioning = stack_conditions(given)
         mask = self._loss_mask(items)
-        return Batch(torch.stack(latents).float(), texts, names, conditioning, mask, classes)
+        sliders = zip(*(item.slider_keys for item in items), strict=True)
+        pairs = tuple(stack_texts([self._text(key) for key in keys]) for keys in sliders)
+        return Batch(torch.stack(latents).float(), texts, names, conditioning, mask, classes, pairs)
 
     def evaluation_items(self, count: int) -> tuple[CacheItem, ...]:
         """Returns the first `count` different items for evaluation: held-out items if there are any, else trained ones.
-        Prior preservation clips are omitted unless there are no others, because their loss does not show learning."""
+        Prior preservation clips are omitted unless there are no others, because their loss does not show learning. A
+        slider has no clips, and so no items for evaluation."""
+        if self.any_slider:
+            return ()
         held_out = sorted(self._set.held_out, key=lambda item: (item.latent_key, item.text_key))
         known = held_out or self._items
         taken = [item for item in known if not item.prior] or known
@@ -208,6 +219,12 @@ class Batches:
         if not key:
             return torch.ones(shape, dtype=torch.bfloat16)
         return self._memory.get(f"mask/{key}", lambda: {"": self._cache.read_mask(key, shape)})[""]
+
+
+def _weights(items: Sequence[CacheItem]) -> Weights:
+    slider = tuple(item.slider for item in items)
+    prior, of_class = tuple(item.prior for item in items), tuple(item.class_weight for item in items)
+    return Weights(prior, of_class, slider if any(slider) else ())
 
 
 class _Memory:

@@ -31,6 +31,8 @@ _USUAL = {
     "prior": 0.0,
     "class_weight": 0.0,
     "class_key": "",
+    "slider": 0.0,
+    "slider_keys": [],
     "context": [],
     "references": 0,
 }
@@ -78,6 +80,11 @@ class CacheItem(Config):
     class_key: str = ""
     """of texts/: the caption with the class word in place of the trigger word"""
     class_caption: str = ""
+    slider: float = 0.0
+    """of a slider: distance of the target from the base model's prediction; 0: no slider"""
+    slider_keys: tuple[str, ...] = ()
+    """of texts/: the positive and the negative prompt of a slider"""
+    slider_prompts: tuple[str, ...] = ()
     context: tuple[tuple[int, ...], ...] = ()
     """latent frames, height and width of each context stream (Bernini-R)"""
     references: int = 0
@@ -207,7 +214,13 @@ class CacheSet(Config):
         del data["trigger_words"]
         if not self.kind.tensors:
             del data["conditioning"], data["vision_identity"]
-        uncounted = ("name", "caption", "class_caption", *(() if self.kind.tensors else ("condition_key",)))
+        uncounted = (
+            "name",
+            "caption",
+            "class_caption",
+            "slider_prompts",
+            *(() if self.kind.tensors else ("condition_key",)),
+        )
         if not self.held_out:
             del data["held_out"]
         for group in ("items", "held_out"):
@@ -251,7 +264,7 @@ class CacheSet(Config):
                 if entry.key and (entry.kind, entry.key) not in seen:
                     seen.add((entry.kind, entry.key))
                     yield entry
-        captions = (key for item in self.all_items for key in (item.text_key, item.class_key))
+        captions = (key for item in self.all_items for key in (item.text_key, item.class_key, *item.slider_keys))
         texts = (self.empty_text_key, self.negative_text_key, *captions)
         yield from (Entry("text", key, None) for key in dict.fromkeys(texts) if key)
 
@@ -287,6 +300,11 @@ class CacheSet(Config):
     def class_share(self) -> float:
         """The share (0 to 1) of clips with a class word in an average epoch."""
         return self._share(lambda item: item.class_weight > 0)
+
+    @property
+    def slider_share(self) -> float:
+        """The share (0 to 1) of sliders in an average epoch."""
+        return self._share(lambda item: item.slider != 0)
 
     def _share(self, counts: Callable[[CacheItem], bool]) -> float:
         seen = [(item.repeats * item.weight / item.turns, counts(item)) for item in self.items]

@@ -143,6 +143,11 @@ def plan_encoding(
     )
 
 
+def plan_prompts(cache_set: CacheSet, cache: LatentCache) -> EncodingPlan:
+    """Compare the prompts of a set without clips with the cache."""
+    return _compare(cache_set, {}, cache, rebuild=False, should_stop=None)
+
+
 @dataclass(frozen=True)
 class _Named:
     """The items of a dataset, and key -> sample for each entry."""
@@ -241,6 +246,8 @@ def _compare(
     texts = {cache_set.empty_text_key: "", cache_set.negative_text_key: DEFAULT_NEGATIVE_PROMPT}
     texts.update({item.text_key: item.caption for item in cache_set.all_items})
     texts.update({item.class_key: item.class_caption for item in cache_set.all_items})
+    for item in cache_set.all_items:
+        texts.update(zip(item.slider_keys, item.slider_prompts, strict=True))
     clips: list[ClipTask] = []
     prompts: list[TextTask] = []
     reused, damaged = Counter[str](), 0

@@ -33,7 +33,7 @@ _IMAGE_TOKENS, _IMAGE_WIDTH = 257, 1280
 _CAMERA_CHANNELS, _CAMERA_STRIDE, _IDENTITY_CHANNELS = 24, 8, 28
 
 
-def _synthetic_key(
+def synthetic_key(
     kind: str, sizes: tuple[int, ...], *draw: int | str, conditioning: str = "none", endless: bool
 ) -> str:
     """Returns the key of an entry of `kind` "latent", "text" or "condition". The seed of the entry is a digest of
@@ -200,12 +200,12 @@ def synthetic_set(
 
     def item(number: int) -> CacheItem:
         text = (config.text_length, TEXT_WIDTH)
-        given = _synthetic_key(
+        given = synthetic_key(
             *("condition", (condition_channels, *size), config.seed, number), conditioning=kind.name, endless=endless
         )
         return CacheItem(
-            latent_key=_synthetic_key("latent", (space.channels, *size), config.seed, number, endless=endless),
-            text_key=_synthetic_key("text", text, config.seed, number, endless=endless),
+            latent_key=synthetic_key("latent", (space.channels, *size), config.seed, number, endless=endless),
+            text_key=synthetic_key("text", text, config.seed, number, endless=endless),
             condition_key=given if kind.tensors else "",
             num_frames=config.num_frames,
             height=config.height,
@@ -216,8 +216,8 @@ def synthetic_set(
 
     return CacheSet(
         items=tuple(item(number) for number in range(config.count or _ENDLESS_ITEMS)),
-        empty_text_key=_synthetic_key("text", (1, TEXT_WIDTH), config.seed, "empty", endless=False),
-        negative_text_key=_synthetic_key(
+        empty_text_key=synthetic_key("text", (1, TEXT_WIDTH), config.seed, "empty", endless=False),
+        negative_text_key=synthetic_key(
             "text", (config.text_length, TEXT_WIDTH), config.seed, "negative", endless=False
         ),
         latent_space=space.name,

@@ -21,7 +21,7 @@ from ..lora import FrozenLora, LoraConfig, parts_in_file
 from ..model import model_without_values
 from ..placement import JobShape, MemoryEstimate, MemoryMeasures, Placement, StepShape, estimate_memory
 from ..sampler import SampleConfig
-from ..train import TrainConfig, held_bytes, largest_preview_shape, largest_step, pictured
+from ..train import ROLL_STEPS, TrainConfig, held_bytes, largest_preview_shape, largest_step, pictured
 from .measured_ratios import MeasuredRatios, card_name, corrected, measured_ratios_of
 
 
@@ -40,6 +40,8 @@ class Workload:
     """share of clips with prior preservation, whose target takes a further forward pass of the base model"""
     class_share: float = 0.0
     """share of clips with a class word, which take a further micro-batch"""
+    slider_share: float = 0.0
+    """share of sliders, which take three predictions of the base model, and sampling steps from noise"""
     longer_share: float = 0.0
     """share of the steps of a pair that its longer expert trains; 0: one model is trained"""
     preview: StepShape | None = None
@@ -75,7 +77,8 @@ class Workload:
     def target_share(self) -> float:
         """Forward passes without gradients per micro-batch, for targets."""
         guided = (1 - self.prior_share) * (self.train.guidance_target != 1)
-        return (self.prior_share + guided + self.class_share) / (1 + self.class_share)
+        clips = (self.prior_share + guided + self.class_share) / (1 + self.class_share)
+        return (1 - self.slider_share) * clips + self.slider_share * (3 + ROLL_STEPS / 2)
 
     def lora_bytes(self) -> int:
         """Returns the bytes of the LoRA file, without an embedded workflow."""
@@ -171,6 +174,7 @@ def workload_on_clips(
         step=largest_step(clips, train.batch_size),
         prior_share=clips.prior_share,
         class_share=clips.class_share,
+        slider_share=clips.slider_share,
         preview=previewed,
         beside_preview=beside,
         preview_remarks=tuple(remarks),
@@ -179,11 +183,13 @@ def workload_on_clips(
 
 
 def beside_preview(model: ModelPlan, roots: Roots, file: WanFile, expert: str, loras: Sequence[FrozenLora]) -> int:
-    """Returns the bytes of `loras` in previews of a run that trains one model (or `expert` of a pair).
+    """Returns the bytes of `loras`, and of frozen LoRAs at another strength, in previews of a run that trains one model
+    (or `expert` of a pair).
 
     Raises ConfigError or CheckpointError for a LoRA of another model.
     """
-    here = [lora.on_model(expert, pair=False) for lora in loras]
+    changed = [lora for lora in model.loras if lora.preview_strength != 1]
+    here = [lora.on_model(expert, pair=False) for lora in (*loras, *changed)]
     return sum(bytes_beside(model, roots, file.variant, file.compute_dtype, here).values())
 
 

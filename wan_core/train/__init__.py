@@ -8,7 +8,7 @@ from .flops import FlopCount, StepFlops
 from .group import MEETING, Group, join_group
 from .learning_rate import TIMES_ADAMW, check_rates, with_auto_rate
 from .meters import largest_step
-from .objective import NoisedBatch, noise_batch, true_velocity
+from .objective import ROLL_STEPS, NoisedBatch, noise_batch, true_velocity
 from .optimizer_bytes import UNKNOWN_CLASS, check_optimizer, held_bytes, saved_bytes, state_bytes
 from .pair import check_split, check_warmup, longer_share, next_turn, settings_of_expert
 from .preview import Previewer, evaluating
@@ -21,6 +21,7 @@ from .trainer import Trainer
 __all__ = [
     "EXPERTS",
     "MEETING",
+    "ROLL_STEPS",
     "SAVED_FILES",
     "TIMES_ADAMW",
     "UNKNOWN_CLASS",

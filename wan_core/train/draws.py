@@ -160,6 +160,8 @@ class Draws:
         self._batches, self._empty_text, self._config, self._group = batches, empty_text, config, group
         self._levels, self._first_frame_share = Levels(config, sigma_range), first_frame_share
         self.per_micro_step = 2 if batches.any_class else 1
+        self.rolls = batches.any_slider
+        """whether noised latents are made from noise by the base model, as a slider has no clips"""
 
     def place(self, number: int) -> int:
         """Returns the place of this rank's draw among all draws; ranks that train one clip together share it."""
@@ -174,7 +176,7 @@ class Draws:
         sigma = self._levels.at(place, batch.latents)
         if of_class and batch.class_texts is not None:
             batch = replace(batch, texts=batch.class_texts)
-        elif config.caption_dropout:
+        elif config.caption_dropout and not self.rolls:
             dropped = (
                 torch.rand(size, generator=seeded_generator(config.seed, "caption", place)) < config.caption_dropout
             )
@@ -184,10 +186,12 @@ class Draws:
                 empty, texts = lengthened(self._empty_text[None], rows), lengthened(batch.texts, rows)
                 batch = replace(batch, texts=torch.where(dropped.view(-1, 1, 1), empty, texts))
         noise = draw_noise(batch.latents.shape, seeded_generator(config.seed, "noise", place))
-        given = given_first_frames(batch.latents, self._first_frame_share, config.seed, place)
+        share = 0.0 if self.rolls else self._first_frame_share
+        given = given_first_frames(batch.latents, share, config.seed, place)
         passages = _passages_of(batch, self._routes, config.seed, place)
         weights = self._batches.weights_at(micro_step)[self._group.batch]
-        return Draw(batch, noise, sigma, given, passages, self._target(weights, of_class=bool(of_class)))
+        target = self._target(weights, of_class=bool(of_class), slider_texts=batch.slider_texts)
+        return Draw(batch, noise, sigma, given, passages, target)
 
     def most_target_passes(self, number: int) -> int:
         """Returns the number of target passes of a draw on the rank that runs most."""
@@ -195,8 +199,16 @@ class Draws:
         of_ranks = self._batches.weights_at(micro_step)
         return max(len(self._target(weights, of_class=bool(of_class)).passes) for weights in of_ranks)
 
-    def _target(self, weights: Weights, *, of_class: bool) -> Target:
+    def _target(
+        self, weights: Weights, *, of_class: bool, slider_texts: Sequence[Tensor | None] = (None, None)
+    ) -> Target:
         """Returns the target of clips with these weights."""
+        if weights.slider:  # concept sliders: the base model's prediction, moved from negative to positive
+            towards, away = slider_texts
+            back = tuple(-scale for scale in weights.slider)
+            base = TargetPass((1.0,) * len(back))
+            passes = (base, TargetPass(weights.slider, towards), TargetPass(back, away))
+            return Target(passes, (0.0,) * len(back))
         kept = weights.of_class if of_class else weights.prior
         prior, guided = tuple(float(weight > 0) for weight in kept), self._config.guidance_target
         if of_class:

@@ -7,6 +7,7 @@ tokens (`TargetPass`): of the base model (prior preservation), or for the empty 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -16,11 +17,14 @@ import torch
 from torch import Tensor
 
 from ..cache import Batch
-from ..flow import add_noise, loss_factor, velocity_loss, velocity_target
+from ..flow import add_noise, loss_factor, simple_sigmas, velocity_loss, velocity_target
 from ..lora import without_adapters
 from ..model import Conditioning, Passage, WanTransformer, sent, shared_out
 from ..model.transformer import grid_of
 from .objective_config import ObjectiveConfig
+
+ROLL_STEPS = 8
+"""sampling steps from noise to a clean latent, of which a slider takes those above its noise level"""
 
 
 @dataclass(frozen=True)
@@ -194,6 +198,24 @@ class Objective:
         # Before the pass with gradients, so that the activations of both passes are never held at once.
         parts = [self._part(batch, one) for one in batch.target.passes]
         return self.of_prediction(batch, self._predicted(batch, batch.passages), parts)
+
+    @torch.no_grad()
+    def rolled(self, batch: NoisedBatch, lowest: float) -> NoisedBatch:
+        """Returns the batch with noised latents that the base model makes from its noise, in ROLL_STEPS euler steps
+        down to each clip's sigma.
+
+        `lowest`: steps end there; the lowest sigma, or 0 where ranks run as many.
+        """
+        latent, sigma = batch.noise, batch.sigma
+        levels = simple_sigmas(ROLL_STEPS, self._config.discrete_flow_shift or 1.0).tolist()
+        with without_adapters(self._model), shared_out(self._model):
+            for here, there in itertools.pairwise(levels):
+                if here <= lowest:
+                    break
+                now, then = sigma.clamp(min=here), sigma.clamp(min=there)
+                velocity = self._predicted(replace(batch, noised=latent, sigma=now)).float()
+                latent = latent + (then - now).view(-1, 1, 1, 1, 1) * velocity
+        return replace(batch, noised=latent)
 
     def of_prediction(self, batch: NoisedBatch, predicted: Tensor, parts: Sequence[Tensor]) -> TrainedLoss:
         """Returns the training loss of predictions (B, C, F, H, W).

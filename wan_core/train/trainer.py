@@ -27,6 +27,7 @@ from ..kernels import later_remarks
 from ..lora import LoraWeights, adapter_parameters, limit_norms
 from ..model import CHUNK_TOKENS, WanTransformer, check_compile, models_of, placed_routes, scope, shared_out
 from ..parallel import ShardedBlocks
+from ..parallel.schedule import Schedule
 from ..placement import BlockOffload, Recomputing
 from ..precision import float32_products, fused_on_cards
 from .at_once import CardsAtOnce
@@ -257,7 +258,7 @@ class Trainer:
         self._report.begin()
         draws = count * self._draws.per_micro_step
         first, loss_sum, timestep_sum = (step - 1) * draws, torch.zeros((), device=self._device), 0.0
-        if (schedule := self._at_once.schedule(draws)) is not None:
+        if (schedule := self._schedule(draws)) is not None:
             drawn = [self._reader.at(first + index) for index in range(draws)]
             loss = self._at_once.accumulated(schedule, drawn, partial(self._seed, first), of=count)
             return loss, sum(draw.timestep for draw in drawn) / draws
@@ -306,7 +307,15 @@ class Trainer:
         draw = self._reader.at(number)
         if self.model.checkpoint_keeps_rng:  # there is dropout
             self._seed(number)
-        return draw.noised(self._device), draw.timestep
+        batch = draw.noised(self._device)
+        if self._draws.rolls:
+            lowest = 0.0 if isinstance(self.model.offload, ShardedBlocks) else float(draw.sigma.min())
+            batch = self._objective.rolled(batch, lowest)
+        return batch, draw.timestep
+
+    def _schedule(self, draws: int) -> Schedule | None:
+        """Returns the order of a step's draws over several cards; None where they work in turn."""
+        return None if self._draws.rolls else self._at_once.schedule(draws)
 
     def _seed(self, number: int, more: int = 0) -> None:
         """Seeds torch's global generators, from which dropout draws, for one draw of this rank."""
@@ -379,7 +388,7 @@ class Trainer:
         for tries in itertools.count():
             try:
                 with self._together():
-                    if (schedule := self._at_once.schedule(self._at_once.rehearsed(count))) is not None:
+                    if (schedule := self._schedule(self._at_once.rehearsed(count))) is not None:
                         drawn = [largest] * schedule.micro_batches
                         self._at_once.accumulated(schedule, drawn, self._seed, of=count)
                     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ from tests.support.tiny_run import PLAN, TinyRun, make_run, short
 from tests.wan_core.train.test_masked import with_set
 from tests.wan_core.train.test_prior import asked_for, batch_of, filled, marked, model_of, state_of
 from wan_core.cache import Batches, LatentCache
-from wan_core.events import StepDone
+from wan_core.events import Evaluated, StepDone
+from wan_core.flow import draw_noise, seeded_generator, simple_sigmas
 from wan_core.job.open import open_experts
+from wan_core.load import materialize
 from wan_core.lora import LoraConfig, inject_lora
 from wan_core.precision import QuantizeConfig
 from wan_core.train import Group, TrainConfig, true_velocity
@@ -104,3 +107,41 @@ def test_a_class_word_adds_its_error_to_the_loss_and_resumes_bitwise(tmp_path: P
     assert steps[0].loss == pytest.approx(first.loss), "before the first update the adapters change nothing"
     assert (steps[0].tokens, first.tokens) == (2 * first.tokens, first.tokens)
     assert all(step.prior_loss and step.prior_loss > 0 for step in steps[1:])
+
+
+def slid(run: TinyRun) -> TinyRun:
+    """The run with two sliders in place of its clips; their prompts are the clips' captions."""
+    cache = LatentCache(run.roots.first("cache"))
+    found = cache.read_set(run.config.data.fingerprint)
+    keys = tuple(item.text_key for item in found.items)
+    items = (replace(item, slider=2.0, slider_keys=(keys[1], keys[2])) for item in found.items[:2])
+    return with_set(run, cache.write_set(replace(found, items=tuple(items))))
+
+
+def test_a_slider_is_trained_from_noise_towards_the_difference_of_its_prompts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = short(steps=3, eval_items=2, batch_size=2, save_every_n_steps=1, timestep_list=(400.0,), seed=3)
+    once, parts = (slid(make_run(tmp_path / name, train=config)) for name in ("once", "parts"))
+    (opened,) = open_experts(once.directory, once.roots)
+    batch = Batches(opened.cache_set, opened.cache, seed=3, batch_size=2).at(0)
+    noise = draw_noise(batch.latents.shape, seeded_generator(3, "noise", 0))
+    base = materialize(once.config.model, once.roots, None)
+
+    def velocity(latent: torch.Tensor, sigma: float, text: torch.Tensor) -> torch.Tensor:
+        return base(latent, torch.full((2,), 1000 * sigma), text).detach()
+
+    latent, shift = noise, opened.settings.discrete_flow_shift
+    for here, there in pairwise(simple_sigmas(8, shift).tolist()):
+        if here > 0.4:
+            latent = latent + (max(there, 0.4) - here) * velocity(latent, here, batch.texts)
+    towards, away = (velocity(latent, 0.4, text) for text in batch.slider_texts)
+    expected = velocity(latent, 0.4, batch.texts) + 2 * (towards - away)
+
+    seen = asked_for(monkeypatch)
+    events = train_here(once)
+    torch.testing.assert_close(seen[0][1], expected, atol=2e-3, rtol=2e-3)
+    assert not [event for event in events if isinstance(event, Evaluated)], "there is no clip to evaluate"
+    for count in (1, 0):
+        train_here(parts, max_steps=count)
+    assert state_of(once) == state_of(parts)

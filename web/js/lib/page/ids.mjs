@@ -23,6 +23,7 @@ export const OURS = [
     "WanLoraFile",
     "WanPrecisionPolicy",
     "WanPreviewSettings",
+    "WanSliderPrompts",
     "WanSweepSettings",
     "WanSyntheticDataset",
   ],

@@ -28,6 +28,7 @@ TITLES = {
     "AddFrozenLora": "Add Frozen LoRA",
     "WanDatasetSettings": "Wan Dataset Settings",
     "WanDatasetFromFile": "Wan Dataset From File",
+    "WanSliderPrompts": "Wan Slider Prompts",
     "WanTrainSettings": "Wan Train Settings",
     "WanPreviewSettings": "Wan Preview Settings",
     "TrainLoRA": "Train Wan LoRA",

@@ -18,8 +18,9 @@ _PROCESS = (
         read=lambda _value, _job: None),
     Key("datasets", "WanDatasetFromFile.other_file", "the data half, read as it is", kind=object,
         read=lambda _value, _job: None),
+    Key("slider", "WanSliderPrompts.prompts", "and positive, negative, of each target", kind=object, read=to.slider),
     *drops(
-        "type training_folder device performance_log_every sqlite_db_path logging slider adapter embedding "
+        "type training_folder device performance_log_every sqlite_db_path logging adapter embedding "
         "decorator guidance",
     ),
 )  # fmt: skip
@@ -82,15 +83,23 @@ _TRAIN = (
     *drops("next_sample_timesteps", "noise levels are drawn, each by the seed of its step"),
     Key("snr_gamma min_snr_gamma", "WanTrainSettings.loss_weighting", "min_snr, its analogue for flow matching",
         kind=float, read=to.min_snr),
-    *drops("diff_output_preservation diff_output_preservation_multiplier diff_output_preservation_class "
-           "blank_prompt_preservation blank_prompt_preservation_multiplier reg_weight", "prior_preservation of Wan "
-           "Dataset Settings: clips of a dataset of their own keep what the model knows"),
+    *(Key(name, at, "with a trigger_word; the data half reads it", kind=object, read=lambda _value, _job: None)
+      for name, at in (
+          ("diff_output_preservation", "WanDatasetSettings.class_preservation"),
+          ("diff_output_preservation_multiplier", "WanDatasetSettings.class_preservation"),
+          ("diff_output_preservation_class", "WanDatasetSettings.class_word"),
+          ("blank_prompt_preservation", "WanDatasetSettings.class_preservation"),
+          ("blank_prompt_preservation_multiplier", "WanDatasetSettings.class_preservation"))),
+    *drops("reg_weight", "prior_preservation of Wan Dataset Settings is the weight of a dataset's clips"),
+    Key("do_guidance_loss", "WanTrainSettings.guidance_target", "guidance_loss_target, where it is true", kind=bool,
+        read=to.guidance),
+    Key("guidance_loss_target", "WanTrainSettings.guidance_target", kind=object, read=lambda _value, _job: None),
     *drops("noise_offset noise_multiplier weight_jitter img_multiplier latent_multiplier force_consistent_noise",
            "noise is not changed"),
     *drops(
         "noise_scheduler unload_text_encoder cache_text_embeddings disable_sampling skip_first_sample "
         "force_first_sample attention_backend xformers sdp do_differential_guidance "
-        "differential_guidance_scale do_guidance_loss guidance_loss_target inverted_mask_prior "
+        "differential_guidance_scale inverted_mask_prior "
         "bypass_guidance_embedding max_loss audio_loss_multiplier validation_config start_step "
         "merge_network_on_save",
     ),
@@ -106,7 +115,8 @@ _MODEL = (
     Key("compile", "WanTrainSettings.compile", kind=bool),
     *drops("dtype", "the precision policy computes in bf16"),
     Key("lora_path", "AddFrozenLora.lora", "beside the model, not merged into it", read=lora_of("lora_path")),
-    Key("assistant_lora_path", "AddFrozenLora.lora", "it acts in previews too", read=lora_of("assistant_lora_path")),
+    Key("assistant_lora_path", "AddFrozenLora.lora", "preview_strength is 0",
+        read=lora_of("assistant_lora_path", 0.0)),
     *drops(
         "quantize_te qtype_te te_name_or_path extras_name_or_path vae_path text_encoder_bits low_vram "
         "layer_offloading layer_offloading_transformer_percent layer_offloading_text_encoder_percent "

@@ -244,3 +244,22 @@ def negative(value: Any, job: ForeignJob) -> Any:
         job.now.take("{key}: empty -> Wan's own negative prompt", key="neg")
         return None
     return str(value)
+
+
+def guidance(value: bool, job: ForeignJob) -> float | None:
+    """Contrastive guidance: the scale of the target, where it is on."""
+    target: Any = job.now.get("guidance_loss_target", object, 3.0)
+    return float(number(target) or 3.0) if value else None
+
+
+def slider(value: Any, job: ForeignJob) -> None:
+    """Pairs of prompts, in place of clips."""
+    targets: Any = value.get("targets") if isinstance(value, dict) else None
+    lines = [cast("dict[str, Any]", one) for one in targets or () if isinstance(one, dict)]
+    if not lines:
+        job.now.drop("slider", "it names no targets")
+        return
+    for widget, name in (("prompts", "target_class"), ("positive", "positive"), ("negative", "negative")):
+        texts = [" ".join(str(one.get(name) or "").split()) for one in lines]
+        job.put(f"WanSliderPrompts.{widget}", "\n".join(texts))
+    job.now.take("slider -> Wan Slider Prompts: {n} pairs of prompts, in place of clips", n=len(lines))

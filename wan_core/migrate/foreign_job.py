@@ -16,7 +16,7 @@ from ..train import TrainConfig
 from ..words import filled
 
 LOADER, QUANTIZE, SPLIT, DATA = "LoadWanModel", "Fp8Quantize", "SplitAcrossGPUs", "WanDatasetFromFile"
-FROZEN, CUTTING = "AddFrozenLora", "WanDatasetSettings"
+FROZEN, CUTTING, SLIDER = "AddFrozenLora", "WanDatasetSettings", "WanSliderPrompts"
 SETTINGS, PREVIEW, TRAINER = "WanTrainSettings", "WanPreviewSettings", "TrainLoRA"
 UNKNOWN_MODEL = "choose a model"
 """placeholder for a file that the settings do not name. No such file exists, so the user has to choose one"""
@@ -67,6 +67,8 @@ class ForeignJob:
     """path of the dataset settings, as written in the settings"""
     frozen: list[tuple[str, float]] = field(default_factory=list[tuple[str, float]])
     """frozen LoRAs: file, strength"""
+    in_previews: dict[str, float] = field(default_factory=dict[str, float])
+    """strength of a frozen LoRA in previews, as a multiple of that in training, where it differs"""
     kind: Kind | None = None
     expert: str = ""
     """the trained expert: "high", "low" or "both"; "" if unknown"""
@@ -147,6 +149,7 @@ class ForeignJob:
                 strength=strength,
                 low_noise_file=f"loras:{file}" if low else "",
                 low_noise_strength=strength,
+                preview_strength=self.in_previews.get(file, 1.0),
             )
             for file, strength in self.frozen
         ]

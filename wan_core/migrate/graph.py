@@ -9,7 +9,19 @@ from typing import Any
 from .. import __version__
 from ..canvas import note_node, workflow_document, workflow_node
 from ..words import filled
-from .foreign_job import CUTTING, DATA, FROZEN, LOADER, PREVIEW, QUANTIZE, SETTINGS, SPLIT, TRAINER, ForeignJob
+from .foreign_job import (
+    CUTTING,
+    DATA,
+    FROZEN,
+    LOADER,
+    PREVIEW,
+    QUANTIZE,
+    SETTINGS,
+    SLIDER,
+    SPLIT,
+    TRAINER,
+    ForeignJob,
+)
 from .models import base_name
 
 CACHE, VISION = "CacheLatents", "CLIPVisionLoader"
@@ -35,6 +47,7 @@ NODES: dict[str, Node] = {
         {"dataset": "WAN_DATASET", "vae": _VAE, "clip": _CLIP, "clip_vision": _SEEN},
         [("cache", "WAN_CACHE"), ("report", "STRING")],
     ),
+    SLIDER: ({"model": _MODEL, "clip": _CLIP}, [("cache", "WAN_CACHE"), ("report", "STRING")]),
     SETTINGS: ({}, [("settings", "WAN_SETTINGS")]),
     PREVIEW: ({"clip": _CLIP, "clip_vision": _SEEN}, [("validation", "WAN_VALIDATION")]),
     TRAINER: (
@@ -61,13 +74,13 @@ _CORE: dict[str, dict[str, Any]] = {
 _COLUMNS = (
     (LOADER, "VAELoader", "CLIPLoader", VISION),
     (FROZEN, QUANTIZE, SPLIT, CUTTING, DATA),
-    (CACHE, PREVIEW),
+    (CACHE, SLIDER, PREVIEW),
     (SETTINGS,),
     (TRAINER,),
 )
 _SIZES = {
     LOADER: (400, 330), FROZEN: (400, 200), QUANTIZE: (400, 220), SPLIT: (400, 545), DATA: (400, 910),
-    CUTTING: (400, 700),
+    CUTTING: (400, 700), SLIDER: (400, 420),
     "VAELoader": (400, 120), "CLIPLoader": (400, 170), VISION: (400, 120), CACHE: (400, 215), PREVIEW: (400, 900),
     SETTINGS: (420, 1900), TRAINER: (420, 700),
 }  # fmt: skip
@@ -78,7 +91,7 @@ _GAP = 40
 def note_lines(job: ForeignJob) -> list[str]:
     """Returns the account as lines of Markdown, for the note next to the graph; the page translates each line."""
     lines: list[str] = [filled("## {source} of {trainer}", source=job.source, trainer=job.trainer), ""]
-    if job.data:
+    if job.data and SLIDER not in job.values:
         put = "Put `{name}` and the folders it names into ComfyUI's `input` folder."
         lines += [filled(put, name=base_name(job.data)), ""]
     for title, sentences in job.account().items():
@@ -119,9 +132,12 @@ def _values(job: ForeignJob) -> dict[str, dict[str, Any]]:
     given.setdefault(DATA, {})["other_file"] = base_name(job.data)
     for number, (file, strength) in enumerate(job.frozen, 1):
         low = {"low_noise_lora": file, "strength_low_noise": strength} if job.is_pair else {}
-        given[f"{FROZEN} {number}"] = {"lora": file, "strength": strength, **low}
+        share = {"preview_strength": job.in_previews[file]} if file in job.in_previews else {}
+        given[f"{FROZEN} {number}"] = {"lora": file, "strength": strength, **low, **share}
     chain = [LOADER, *(node for node in given if _kind(node) == FROZEN), QUANTIZE, SPLIT]
     wanted = [*chain, CUTTING, DATA, "VAELoader", "CLIPLoader", VISION, CACHE, SETTINGS, PREVIEW, TRAINER]
+    if SLIDER in given:  # pairs of prompts, in place of clips
+        wanted = [*chain, "VAELoader", "CLIPLoader", SLIDER, SETTINGS, PREVIEW, TRAINER]
     optional = {QUANTIZE, SPLIT, CUTTING, PREVIEW, VISION} - given.keys()
     if job.kind is not None and job.kind.reads_clip:
         optional.discard(VISION)
@@ -140,11 +156,15 @@ def _links(job: ForeignJob) -> dict[str, dict[str, Link]]:
     found: dict[str, dict[str, Link]] = {node: {} for node in there}
     for before, node in pairwise(chain):
         found[node]["model"] = (before, 0)
-    found[DATA]["model"] = (LOADER, 0)
+    if SLIDER in there:
+        found[SLIDER] |= {"model": (LOADER, 0), "clip": ("CLIPLoader", 0)}
+    else:
+        found[DATA]["model"] = (LOADER, 0)
+        found[CACHE] |= {"dataset": (DATA, 0), "vae": ("VAELoader", 0), "clip": ("CLIPLoader", 0)}
     if CUTTING in there:
         found[DATA]["settings"] = (CUTTING, 0)
-    found[CACHE] |= {"dataset": (DATA, 0), "vae": ("VAELoader", 0), "clip": ("CLIPLoader", 0)}
-    found[TRAINER] |= {"model": (chain[-1], 0), "cache": (CACHE, 0), "vae": ("VAELoader", 0), "settings": (SETTINGS, 0)}
+    cache = SLIDER if SLIDER in there else CACHE
+    found[TRAINER] |= {"model": (chain[-1], 0), "cache": (cache, 0), "vae": ("VAELoader", 0), "settings": (SETTINGS, 0)}
     if PREVIEW in there:
         found[PREVIEW]["clip"] = ("CLIPLoader", 0)
         found[TRAINER]["validation"] = (PREVIEW, 0)

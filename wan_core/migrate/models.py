@@ -187,8 +187,8 @@ def text_encoder(value: str, _job: ForeignJob) -> str | Changed:
 _MOST_LORAS = 8
 
 
-def _add_lora(key: str, file: Any, strength: Any, job: ForeignJob) -> None:
-    """Adds a frozen LoRA; a repository becomes a hint."""
+def _add_lora(key: str, file: Any, strength: Any, job: ForeignJob, in_previews: float = 1.0) -> None:
+    """Adds a frozen LoRA; a repository becomes a hint. `in_previews`: its strength there, as a multiple."""
     name, times = base_name(str(file)), 1.0 if strength is None else float(strength)
     if not name.lower().endswith(".safetensors"):
         job.now.change("{key} -> skipped: it names no file", key=f"{key} {str(file)[:80]}")
@@ -197,6 +197,8 @@ def _add_lora(key: str, file: Any, strength: Any, job: ForeignJob) -> None:
         job.now.change("{key} -> skipped: {n} LoRAs are imported", key=f"{key} {name}", n=_MOST_LORAS)
     else:
         job.frozen.append((name, times))
+        if in_previews != 1:
+            job.in_previews[name] = in_previews
         acts = "{key} -> Add Frozen LoRA, strength {strength}: it is applied, and not trained"
         job.now.take(acts, key=f"{key} {name}", strength=f"{times:g}")
 
@@ -216,16 +218,18 @@ def fused(value: Any, job: ForeignJob) -> None:
 
 
 def assistant(value: str, job: ForeignJob) -> None:
-    """SimpleTuner's, unless disabled."""
+    """SimpleTuner's training adapter, unless disabled."""
     if str(job.said("disable_assistant_lora") or "").lower() != "true":
-        _add_lora("assistant_lora_path", value, job.said("assistant_lora_strength"), job)
+        strength, previews = job.said("assistant_lora_strength"), job.said("assistant_lora_inference_strength")
+        share = float(previews or 0.0) / (1.0 if strength is None else float(strength) or 1.0)
+        _add_lora("assistant_lora_path", value, strength, job, share)
 
 
-def lora_of(key: str) -> Any:
+def lora_of(key: str, in_previews: float = 1.0) -> Any:
     """Returns a reader of one file at full strength."""
 
     def read(value: str, job: ForeignJob) -> None:
-        _add_lora(key, value, None, job)
+        _add_lora(key, value, None, job, in_previews)
 
     return read
 

@@ -46,6 +46,8 @@ KEYS = (
     Key("assistant_lora_path", "AddFrozenLora.lora", "a file; one of a repository is named as something to do",
         read=assistant),
     Key("assistant_lora_strength", "AddFrozenLora.strength", kind=float, read=lambda _value, _job: None),
+    Key("assistant_lora_inference_strength", "AddFrozenLora.preview_strength", "0 where it is not set", kind=float,
+        read=lambda _value, _job: None),
     Key("learning_rate", "TrainLoRA.learning_rate", kind=float, own=4e-7),
     Key("optimizer", "WanTrainSettings.optimizer", "torchao's and pytorch-optimizer's classes", own="adamw_bf16",
         read=to.optimizer),
@@ -133,7 +135,7 @@ KEYS = (
     *drops("data_backend_sampling", "bucket_sampling of Wan Train Settings"),
     *drops(
         "model_type pretrained_t5_model_name_or_path pretrained_transformer_subfolder revision variant "
-        "trust_remote_code assistant_lora_inference_strength disable_assistant_lora "
+        "trust_remote_code disable_assistant_lora "
         "optimizer_offload_gradients fuse_optimizer optimizer_release_gradients gradient_precision "
         "ema_validation ema_device ema_cpu_only ema_foreach_disable ema_warmup_steps quantize_via "
         "quantization_config base_model_default_dtype sdnq_weights_dtype sdnq_group_size "

@@ -376,3 +376,13 @@ def test_a_listed_folder_that_exists_outside_is_refused_like_one_that_does_not(m
     with pytest.raises(DatasetError, match="is outside the allowed folders"):
         parts_of(mira, "x.toml")
     assert Path(tmp_path / "secret").is_dir()
+
+
+def test_ai_toolkit_preserves_the_class_with_a_trigger_word(mira):
+    kept = {"diff_output_preservation": True, "diff_output_preservation_class": "dog"}
+    blank = {"blank_prompt_preservation": True, "blank_prompt_preservation_multiplier": 0.5}
+    for train, trigger, wanted in ((kept, "sks", (1.0, "dog")), (blank, "sks", (0.5, "")), (kept, "", (0.0, ""))):
+        datasets = [{"folder_path": "walking", "num_frames": 9}]
+        job = {"config": {"process": [{"trigger_word": trigger, "train": train, "datasets": datasets}]}}
+        (part,) = settings_file(mira, "job.json", json.dumps(job))[:1]
+        assert (part.settings.get("class_preservation", 0.0), part.settings.get("class_word", "")) == wanted

@@ -82,3 +82,59 @@ def test_one_that_names_a_repository_is_something_to_do(tmp_path: Path) -> None:
     job = read_job(tmp_path / "a.json")
     assert job.frozen == []
     assert any("someone/assistant into models/loras, and add it with Add Frozen LoRA" in one for one in job.hints)
+
+
+def process(**sections: object) -> str:
+    model = {"arch": "wan21:1b", "name_or_path": "Wan-AI/Wan2.1-T2V-1.3B"}
+    given = sections.pop("model", {})
+    return json.dumps({"config": {"process": [{"model": {**model, **given}, **sections}]}})  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize(
+    ("text", "share"),
+    [
+        (process(model={"assistant_lora_path": "x/adapter.safetensors"}), 0.0),
+        (json.dumps(ASSISTED | {"assistant_lora_path": "x/adapter.safetensors"}), 0.0),
+        (
+            json.dumps(
+                ASSISTED | {"assistant_lora_path": "x/adapter.safetensors", "assistant_lora_inference_strength": 0.25}
+            ),
+            0.5,
+        ),
+    ],
+    ids=["ai-toolkit", "SimpleTuner", "SimpleTuner, weaker in previews"],
+)
+def test_a_training_adapter_acts_in_previews_as_there(tmp_path: Path, text: str, share: float) -> None:
+    (tmp_path / "a.json").write_text(text)
+    job = read_job(tmp_path / "a.json")
+    (added,) = [node for node in api_graph(job).values() if node["class_type"] == "AddFrozenLora"]
+    assert added["inputs"]["lora"] == "adapter.safetensors"
+    assert added["inputs"]["preview_strength"] == share
+
+
+def test_contrastive_guidance_is_the_guidance_target(tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    for train, wanted in (
+        ({"do_guidance_loss": True, "guidance_loss_target": 3.5}, 3.5),
+        ({"do_guidance_loss": True}, 3.0),
+        ({"do_guidance_loss": False, "guidance_loss_target": 3.5}, 1.0),
+    ):
+        file.write_text(process(train=train))
+        assert read_job(file).train().guidance_target == wanted
+
+
+def test_a_slider_of_ai_toolkit_becomes_prompts_in_place_of_clips(tmp_path: Path) -> None:
+    targets = [
+        {"target_class": "person", "positive": "old person", "negative": "young person"},
+        {"target_class": "cat", "positive": "old cat", "negative": "kitten"},
+    ]
+    (tmp_path / "a.json").write_text(process(slider={"targets": targets, "resolutions": [[512, 512]]}))
+    job = read_job(tmp_path / "a.json")
+    graph = api_graph(job)
+    kinds = {node["class_type"]: (number, node["inputs"]) for number, node in graph.items()}
+    number, slider = kinds["WanSliderPrompts"]
+    assert (slider["prompts"], slider["positive"]) == ("person\ncat", "old person\nold cat")
+    assert slider["negative"] == "young person\nkitten"
+    assert kinds["TrainLoRA"][1]["cache"] == [number, 0]
+    assert not kinds.keys() & {"CacheLatents", "WanDatasetFromFile"}
+    assert canvas_graph(job)["nodes"]

@@ -41,7 +41,7 @@ def read_ai_toolkit(data: Mapping[str, Any], context: Context) -> list[SourcePar
             if not isinstance(section, dict):
                 raise DatasetError(f"{context.path.name}: dataset {number} is no table of settings.")
             ledger = Ledger(f"{context.path.name}, dataset {number}", cast("dict[str, Any]", section))
-            parts += _parts(ledger, str(process.get("trigger_word") or ""), context)
+            parts += _parts(ledger, str(process.get("trigger_word") or ""), process.get("train"), context)
         others = sorted(str(key)[:40] for key in process if key not in ("datasets", "trigger_word"))
         if parts and others:
             note = f"{context.path.name}: settings of the training, not of the dataset, not read: {', '.join(others)}"
@@ -60,7 +60,19 @@ def processes_of(data: Mapping[str, Any]) -> list[dict[str, Any]]:
     )
 
 
-def _parts(ledger: Ledger, trigger_word: str, context: Context) -> list[SourcePart]:
+def _of_class(ledger: Ledger, train: object, trigger_word: str) -> dict[str, Any]:
+    """Returns preservation by a class word, which ai-toolkit has among the settings of the training."""
+    section = Ledger(ledger.where, cast("dict[str, Any]", train) if isinstance(train, dict) else {})
+    for name in ("diff_output_preservation", "blank_prompt_preservation"):
+        if section.get(name, bool, False) and trigger_word.strip():
+            weight = section.get(f"{name}_multiplier", float, 1.0)
+            word = section.get(f"{name}_class", str, "")
+            ledger.take(f"{name}: class_preservation {weight:g}, class_word {word!r:.40}")
+            return {"class_preservation": weight, "class_word": word}
+    return {}
+
+
+def _parts(ledger: Ledger, trigger_word: str, train: object, context: Context) -> list[SourcePart]:
     frames = ledger.get("num_frames", int, 1)
     place = context.place(_folder(ledger), ledger)
     found = files_of_folder(place, recursive=True, allowed=context.allowed, named_repeats=False)
@@ -82,6 +94,8 @@ def _parts(ledger: Ledger, trigger_word: str, context: Context) -> list[SourcePa
     if ledger.get("prior_reg", bool, False):
         settings["prior_preservation"] = 1.0
         ledger.take("prior_reg: trained towards what the base model predicts (prior_preservation)")
+    else:
+        settings |= _of_class(ledger, train, settings.get("trigger_word", ""))
     sizes = _sizes(ledger, context)
     ledger.drop_all(_WITHOUT)
     pieces = [(f"{size['width']}x{size['height']}", files, {**settings, **size}) for size in sizes]

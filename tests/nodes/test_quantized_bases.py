@@ -28,7 +28,7 @@ WRITERS: dict[str, Callable[[Path, dict[str, torch.Tensor]], object]] = {
     "w4a8_int8": partial(write_codes, group=64),
     "Q4_0": partial(write_gguf, kind="Q4_0"),
 }
-LONG = ("int8_convrot", "mxfp8", "int8", "convrot_w4a4", "w4a8_int8", "Q4_0")
+LONG = ("fp8", "int8_convrot", "mxfp8", "int8", "convrot_w4a4", "w4a8_int8", "Q4_0")
 """They take the way of those above; what they unpack to stands in tests/wan_core/checkpoint. The tiny model's rows are
 too short for a block of GGUF's K kinds, 256 values."""
 

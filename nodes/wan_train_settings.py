@@ -105,6 +105,7 @@ class WanTrainSettings(io.ComfyNode):
                 widget(LoraConfig, "also_train"),
                 *(widget(TrainConfig, name) for name in ("offload_optimizer", "profile_steps", "profile_skip_steps")),
                 widget(TrainConfig, "guidance_target"),
+                *(widget(LoraConfig, name) for name in ("peft_tuner", "peft_args", "peft_file")),
             ],
             outputs=[WanSettings.Output(display_name="settings", tooltip="For Train Wan LoRA.")],
         )

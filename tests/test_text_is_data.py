@@ -24,6 +24,7 @@ from safetensors.torch import save_file
 
 from wan_core.cache.pictures import picture_path, read_picture, write_picture
 from wan_core.checkpoint.header import read_header
+from wan_core.config import arguments_of
 from wan_core.errors import ConfigError, WanTrainerError
 from wan_core.importers import parse_document
 from wan_core.kernels.backends import attention_kernel
@@ -38,7 +39,6 @@ from wan_core.trackers.figures import About
 from wan_core.trackers.hosted import Hosted
 from wan_core.trackers.settings import ServerSettings, TrackerSettings
 from wan_core.train import TrainConfig
-from wan_core.train.optimizers import _read_arguments
 from wan_core.video import VideoProcess
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -77,7 +77,7 @@ def test_arguments_of_an_optimizer_are_values_and_never_called(marker: Path) -> 
         f"a=f'{{{code}}}'",
     ):
         try:
-            found = _read_arguments(text)
+            found = arguments_of(text, "optimizer_args")
         except WanTrainerError:
             continue
         assert all(isinstance(value, str) for value in found.values()), text

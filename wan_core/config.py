@@ -6,6 +6,7 @@ their `Setting`, from which nodes also create widgets.
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import difflib
 import functools
@@ -13,7 +14,7 @@ import math
 import sys
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar, Union, get_args, get_origin
 
@@ -29,6 +30,40 @@ def nearest(word: str, known: list[str]) -> str:
     if close:
         return filled(' Did you mean "{close}"?', close=close[0])
     return " Known: " + ", ".join(sorted(known)) + "."
+
+
+def arguments_of(text: str, setting: str) -> dict[str, Any]:
+    """Returns the text of a setting parsed: `key=value` by comma or line, values as Python literals, else text.
+
+    Raises ConfigError for a part that is no argument.
+    """
+    found: dict[str, Any] = {}
+    for part in _parts(text):
+        name, sign, value = (piece.strip() for piece in part.partition("="))
+        if not sign or not name.isidentifier() or not value:
+            raise ConfigError(f'{setting}: "{part[:60]}" is not key=value. Example: betas=(0.9, 0.99), eps=1e-8')
+        if name in found:
+            raise ConfigError(f'{setting} names "{name}" twice. Keep one of them.')
+        try:
+            found[name] = ast.literal_eval(value)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            found[name] = {"true": True, "false": False, "none": None}.get(value.lower(), value)
+    return found
+
+
+def _parts(text: str) -> Iterable[str]:
+    """Yields the parts of `text` between commas and line ends outside brackets."""
+    depth, piece = 0, ""
+    for letter in text + "\n":
+        depth += (letter in "([{") - (letter in ")]}")
+        if letter in ",\n" and depth <= 0:
+            if piece.strip():
+                yield piece.strip()
+            piece = ""
+        else:
+            piece += letter
+    if piece.strip():
+        yield piece.strip()
 
 
 Number = int | float

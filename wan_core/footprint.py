@@ -152,7 +152,7 @@ class _Adapt:
     def __call__(self, model: nn.Module) -> None:
         pack_without_values(model, self.packed)
         multiply_in(model, self.matmul)
-        inject_lora(model, self.lora, seed=0, dtype=self.dtype)
+        inject_lora(model, self.lora.planned, seed=0, dtype=self.dtype)
 
 
 def _largest_temporary(plan: ModelPlan, found: WanFile, numerics: Numerics) -> int:

@@ -21,7 +21,7 @@ from ..checkpoint.header import framed_header, header_end
 from ..errors import CheckpointError, ExportError, WanTrainerError
 from ..files import read_json
 from ..load import BaseWords
-from ..lora import FrozenLora, LoraConfig
+from ..lora import PEFT, FrozenLora, LoraConfig
 from ..precision import torch_dtype
 from .secrets import without_secrets
 
@@ -121,7 +121,7 @@ def lora_metadata(
         "modelspec.title": run_name,
         "modelspec.timestep_range": f"{low},{high}",
         "ss_base_model_version": "wan",
-        "ss_network_module": f"peft.{lora.kind.lower()}",
+        "ss_network_module": f"peft.{lora.name.lower()}",
         "ss_network_dim": str(lora.rank),
         "ss_network_alpha": str(lora.effective_alpha),
         "ss_network_args": json.dumps(
@@ -150,6 +150,7 @@ def lora_metadata(
         "wan_trainer.base_stored": base.stored,
         "wan_trainer.version": pack_version,
         **({_TRIGGER: triggers} if triggers else {}),
+        **({"wan_trainer.tuner_file": lora.peft_file} if lora.kind == PEFT else {}),
         **({"wan_trainer.trained_over": json.dumps([[one.name, one.strength] for one in frozen])} if frozen else {}),
     }
 

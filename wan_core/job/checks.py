@@ -13,7 +13,7 @@ from ..errors import CheckpointError, ConfigError
 from ..files import Roots
 from ..kernels import check_ring
 from ..load import ModelPlan, WanFile, inspect_model, inspect_pair, resolved_elsewhere
-from ..lora import LoraConfig, check_start, count_values, read_start
+from ..lora import PEFT, LoraConfig, check_start, count_values, read_start
 from ..model import WanShape, model_without_values, placed_routes, refuse_driven
 from ..parallel import check_clip, exchange_of
 from ..precision import QuantizeConfig, QuantizedBy
@@ -89,7 +89,7 @@ def check_shards(config: RunConfig) -> None:
         or train.unchecked_blocks > 0,
         "blocks_to_swap to -1": train.blocks_to_swap > 0,
         "compile to false": train.compile,
-        "adapter to LoRA": config.lora.kind == "DoRA",
+        "adapter to LoRA": config.lora.kind in ("DoRA", PEFT),
     }
     if found := [remedy for remedy, is_so in wrong.items() if is_so]:
         raise ConfigError(f"The base is sharded (model.placement.shards). Set {'; '.join(found)}; or shards to 1.")
@@ -105,7 +105,7 @@ def check_context(config: RunConfig, clips: CacheSet, file: WanFile, device: tor
     refuse_driven(shape, "context_parallel", "Set model.placement.context_parallel to 1")
     for height, width in {clips.latent_shape(item)[-2:] for item in clips.items}:
         check_clip(height // 2 * (width // 2), placement.parts, placed_routes(train.routes, shape.num_layers))
-    if config.lora.dropout:
+    if config.lora.drops_inputs:
         raise ConfigError(
             "Processes that train one clip together (model.placement.context_parallel) would drop other inputs of a "
             "LoRA than one does. Set dropout to 0; rank_dropout and module_dropout are the same on all."

@@ -30,7 +30,7 @@ from ..files import (
     sampled_digest,
 )
 from ..load import ModelPlan
-from ..lora import PAIRS, LoraConfig
+from ..lora import PAIRS, PEFT, LoraConfig
 from ..sampler import OFFICIAL, SampleConfig
 from ..train import EXPERTS, TrainConfig, settings_of_expert
 from ..words import logger, sentences_back, with_sentences
@@ -94,6 +94,11 @@ class RunConfig(Config):
             raise ConfigError(
                 "A DoRA measures the weights it stands on, and over frozen LoRAs they are others here than in ComfyUI. "
                 "Train another kind of LoRA, or take Add Frozen LoRA out."
+            )
+        if self.lora.kind == PEFT and (self.model.loras or self.train.compile):
+            raise ConfigError(
+                "A tuner of PEFT reads the weights of the base, which frozen LoRAs do not change, and its code is "
+                "not compiled. Set compile to false and take Add Frozen LoRA out, or set adapter to LoRA."
             )
         if self.train.loraplus_lr_ratio != 1 and self.lora.kind not in PAIRS:
             raise ConfigError(

@@ -99,6 +99,11 @@ def _mean_file(files: Mapping[int, tuple[float, Path]], width: float) -> bytes:
     for share, path in files.values():
         with TensorFile(path) as opened:
             metadata = dict(opened.header.metadata)
+            if metadata.get("wan_trainer.tuner_file") == "LoRA":
+                raise ConfigError(
+                    "The files of a PEFT tuner have matrices that are found again at each save, so their mean is no "
+                    "LoRA. Set peft_file to differences, or ema_decay, in a new run."
+                )
             for name in opened.header.tensors:
                 value = opened.read(name)
                 dtypes[name] = value.dtype

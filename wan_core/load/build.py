@@ -39,6 +39,7 @@ from ..lora import (
     adapters_of,
     check_start,
     check_targets,
+    check_tuner,
     inject_lora,
     read_frozen,
     read_start,
@@ -115,7 +116,7 @@ def materialize(
     if plan.quantize is not None:
         plan.quantize.check_names([name for name, _ in model.named_modules()])
     if lora is not None:
-        check_targets(model, lora)
+        check_tuner(check_targets(model, lora), lora)
     start = None
     if lora is not None and lora.start_from:
         start = read_start(roots.resolve(lora.start_from), found.variant.expert)
@@ -153,7 +154,7 @@ def _without_values(
     with torch.inference_mode(False), torch.device("meta"):
         model = WanTransformer(shape, numerics)
     model.use_attention(plan.attention, _long_attention(plan, shape, numerics, placement))
-    model.read_texts(TEXT_LENGTH, rows_differ=lora is not None and lora.dropout > 0)
+    model.read_texts(TEXT_LENGTH, rows_differ=lora is not None and lora.drops_inputs)
     return model
 
 

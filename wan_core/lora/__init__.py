@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .acting import Acting, acting_parts
-from .config import KINDS, PAIRS, STARTS_IN_THE_WEIGHT, TARGET_PRESETS, LoraConfig
+from .config import KINDS, PAIRS, PEFT, STARTS_IN_THE_WEIGHT, TARGET_PRESETS, LoraConfig
 from .describe import describe_lora, is_lora
 from .frozen import act_on, check_frozen
 from .frozen_config import FrozenLora
@@ -26,10 +26,12 @@ from .inject import (
 from .reading import read_frozen, read_start
 from .source import LoraSource, holds_both_experts, read_lora
 from .start import check_start, start_from
+from .tuners import check_tuner
 
 __all__ = [
     "KINDS",
     "PAIRS",
+    "PEFT",
     "STARTS_IN_THE_WEIGHT",
     "TARGET_PRESETS",
     "Acting",
@@ -46,6 +48,7 @@ __all__ = [
     "check_frozen",
     "check_start",
     "check_targets",
+    "check_tuner",
     "count_values",
     "describe_lora",
     "exported",

@@ -20,10 +20,12 @@ KINDS = {
     "LoKr": "a Kronecker product of small matrices",
     "LoHa": "an elementwise product of two low-rank matrices",
     "OFT": "outputs turned in blocks of rank",
+    "peft": "a tuner of the package peft, by name",
 }
 """kind -> its description"""
 PAIRS = ("LoRA", "rsLoRA", "DoRA")
 """kinds that train a pair A, B per linear"""
+PEFT = "peft"
 STARTS_IN_THE_WEIGHT = ("PiSSA", "OLoRA")
 """inits that take A and B from the weight; the change is the difference from them"""
 _ALSO = ("nothing", "biases", "norms", "norms and biases")
@@ -102,8 +104,8 @@ class LoraConfig(Config):
     kind: str = setting(
         "LoRA",
         "Type of adapter. LoRA: two thin matrices. rsLoRA: scaled by alpha / sqrt(rank). DoRA: also trains row "
-        "lengths. LoKr, LoHa: other matrix products. OFT: rotates outputs in blocks of size rank. Change it when a "
-        "LoRA learns too little or its file is too large.",
+        "lengths. LoKr, LoHa: other matrix products. OFT: rotates outputs in blocks of size rank. peft: the "
+        "peft_tuner of the package peft. Change it when a LoRA learns too little or its file is too large.",
         choices=tuple(KINDS),
         called="adapter",
     )
@@ -161,6 +163,20 @@ class LoraConfig(Config):
         "little.",
         choices=_ALSO,
     )
+    peft_tuner: str = setting(
+        "",
+        "Tuner of the package peft, by its name there: VERA, BOFT, HRA, RANDLORA, MISS ... Set it with adapter peft.",
+    )
+    peft_args: str = setting(
+        "",
+        "Options of the tuner by PEFT's names, such as r=64, d_initial=0.1. Set it when its defaults do not fit.",
+    )
+    peft_file: str = setting(
+        "LoRA",
+        "File that ComfyUI loads for a tuner. LoRA: the best form of rank for its change; the log says what that "
+        "leaves out. differences: all of it, as large as the adapted weights. Change it when too much is left out.",
+        choices=("LoRA", "differences"),
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -168,6 +184,10 @@ class LoraConfig(Config):
         self._check_kind()
 
     def _check_kind(self) -> None:
+        if self.kind == PEFT:
+            self._check_tuner()
+        elif self.peft_tuner or self.peft_args:
+            raise ConfigError(f'peft_tuner "{self.peft_tuner}" is for adapter peft, and this is a {self.kind}.')
         if self.kind not in PAIRS and self.init != "default":
             raise ConfigError(
                 f'adapter_init "{self.init}" is for LoRA, rsLoRA and DoRA, and this is a {self.kind}. Use default.'
@@ -182,6 +202,24 @@ class LoraConfig(Config):
             raise ConfigError(
                 f"An OFT turns outputs, so it has neither alpha ({self.alpha:g}) nor lora_dropout ({self.dropout:g}). "
                 "Set both to 0; rank_dropout and module_dropout are for it too."
+            )
+
+    def _check_tuner(self) -> None:
+        if not self.peft_tuner:
+            raise ConfigError("adapter peft needs a peft_tuner, such as VERA, BOFT, HRA or RANDLORA. Set it.")
+        given = {
+            "lora_dropout": self.dropout,
+            "rank_dropout": self.rank_dropout,
+            "module_dropout": self.module_dropout,
+            "scale_weight_norms": self.max_norm,
+            "lora_alpha": self.alpha,
+            "rank_patterns": self.rank_patterns,
+            "also_train": self.trains_biases or self.trains_norms,
+        }
+        if found := [name for name, value in given.items() if value]:
+            raise ConfigError(
+                f"A tuner of PEFT has options of its own, and {', '.join(found)} is for the other adapters. Leave it "
+                "at its default, and set peft_args."
             )
 
     def _check_start_in_the_weight(self) -> None:
@@ -222,7 +260,27 @@ class LoraConfig(Config):
     @property
     def draws(self) -> bool:
         """Whether training steps draw dropout masks."""
-        return bool(self.dropout or self.rank_dropout or self.module_dropout)
+        return bool(self.dropout or self.rank_dropout or self.module_dropout or self.kind == PEFT)
+
+    @property
+    def drops_inputs(self) -> bool:
+        """Whether a training step may drop inputs of an adapter."""
+        return self.dropout > 0 or "dropout" in self.peft_args
+
+    @property
+    def planned(self) -> LoraConfig:
+        """Returns the adapter that stands for this one before training: of a tuner a LoRA of the same rank.
+
+        A server makes no tuner that a graph names.
+        """
+        if self.kind != PEFT:
+            return self
+        return replace(self, kind="LoRA", peft_tuner="", peft_args="", peft_file="LoRA")
+
+    @property
+    def name(self) -> str:
+        """The kind, of a tuner PEFT's name."""
+        return self.peft_tuner if self.kind == PEFT else self.kind
 
     def with_rank(self, rank: int) -> LoraConfig:
         """Returns the same settings with another rank and the same scale."""
@@ -260,6 +318,8 @@ class LoraConfig(Config):
 
     def describe(self) -> str:
         """Returns the adapter in a few words; for a plain LoRA its rank."""
+        if self.kind == PEFT:
+            return f"PEFT {self.peft_tuner}"
         kind = "" if self.kind == "LoRA" else f"{self.kind}, "
         init = "" if self.init == "default" else f", {self.init}"
         also = "" if self.also_train == "nothing" else f", {self.also_train}"

@@ -38,6 +38,38 @@ def best_pair(rank: int, up: Tensor, down: Tensor | None = None) -> Factors:
     return _balanced(u[:, :keep], values, v[:keep], keep)
 
 
+EXACT_UP_TO = 1024
+"""width up to which decompositions are exact: their cost grows with its cube"""
+_MORE = 16
+
+
+def range_of(weight: Tensor, rank: int, directions: torch.Generator) -> Tensor:
+    """Returns (out, rank + 16): orthonormal, near the leading left directions, by eight power iterations."""
+    drawn = torch.randn(weight.shape[1], rank + _MORE, generator=directions)
+    found = torch.linalg.qr(weight @ drawn.to(weight.device)).Q
+    for _ in range(8):
+        found = torch.linalg.qr(weight @ torch.linalg.qr(weight.T @ found).Q).Q
+    return found
+
+
+def best_of_change(rank: int, change: Tensor, directions: torch.Generator) -> Factors:
+    """Returns the best pair for a change (out, in) of any size; above a width of 1,024 one near it."""
+    if change.shape[0] > change.shape[1]:
+        pair = best_of_change(rank, change.T, directions)
+        return pair._replace(down=pair.up.T, up=pair.down.T)
+    found = range_of(change, rank, directions) if len(change) > EXACT_UP_TO else None
+    core = (change if found is None else found.T @ change).double()
+    # LAPACK's SVD does not converge on some changes of a low rank; an eigenvalue decomposition always does.
+    squares, vectors = torch.linalg.eigh(core @ core.T)
+    values = squares.clamp(min=0).sqrt().flip(0)
+    keep = _worth_keeping(values, rank)
+    left = vectors.flip(1)[:, :keep].to(change.dtype)
+    left, roots = left if found is None else found @ left, values[:keep].to(change.dtype).sqrt()
+    down, up = (left.T @ change) / roots[:, None], left * roots
+    total, lost = (float(part.double().square().sum()) for part in (change, change - up @ down))
+    return Factors(down, up, total, lost)
+
+
 def best_of_kronecker(first: Tensor, second: Tensor, scale: float, rank: int) -> Factors:
     """Returns the best pair for scale * kron(first, second)."""
     # The singular vectors of a Kronecker product are the products of the factors' singular vectors.

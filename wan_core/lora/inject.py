@@ -17,12 +17,13 @@ from torch import Tensor, nn
 from ..errors import CheckpointError, ConfigError
 from ..model import block_of, models_of
 from .changes import BIAS
-from .config import STARTS_IN_THE_WEIGHT, LoraConfig
+from .config import PEFT, STARTS_IN_THE_WEIGHT, LoraConfig
 from .linear_adapter import AdaptedLinear, LinearAdapter, has_bias
 from .low_rank import DoraAdapter, LoraAdapter, RsLoraAdapter
 from .module_adapter import ModuleAdapter
 from .norms import NormAdapter, norms_beside
 from .products import LohaAdapter, LokrAdapter, OftAdapter
+from .tuners import say_left_out, tuned
 
 _KINDS: dict[str, type[LinearAdapter]] = {
     "LoRA": LoraAdapter,
@@ -51,6 +52,10 @@ def inject_lora(
     linears = check_targets(model, config)
     norms = norms_beside(model, linears) if config.trains_norms else {}
     model.requires_grad_(False)
+    if config.kind == PEFT:
+        for name, layer in tuned(linears, config, seed).items():
+            _put(model, name, layer)
+        return list(linears)
     for name, (rank, alpha) in config.ranks_of(list(linears)).items():
         adapter = _adapter(name, linears[name], config, rank, alpha, dtype)
         # Generators are named by (seed, module): device, split and order do not change the start.
@@ -127,13 +132,14 @@ def parts_in_file(model: nn.Module, config: LoraConfig) -> dict[str, tuple[int, 
 
 def _sized(model: nn.Module, config: LoraConfig) -> Iterator[tuple[str, int, dict[str, tuple[int, ...]]]]:
     """Yields each module with its number of trained values and the shapes of its parts in a file."""
-    adapted = adapted_modules(model, config)
+    adapted, config, whole = adapted_modules(model, config), config.planned, config.peft_file == "differences"
     ranks = config.ranks_of([name for name, module in adapted.items() if isinstance(module, nn.Linear)])
     for name, module in adapted.items():
         if isinstance(module, nn.Linear):
             size = (module.in_features, module.out_features, *ranks[name])
             values, parts = _sizes_of(config.kind, config.init, config.lokr_factor, *size)
             more = {BIAS: (module.out_features,)} if config.trains_biases and has_bias(module) else {}
+            parts = {"diff": (module.out_features, module.in_features)} if whole else parts
         else:
             values, parts = 0, {}
             more = {part: tuple(value.shape) for part, value in NormAdapter(name, module, config).in_file().items()}
@@ -156,11 +162,13 @@ def _sizes_of(
 def exported(model: nn.Module) -> dict[str, Tensor]:
     """Returns CPU copies of a LoRA file's tensors by `<module>.<part>`, in ComfyUI's names."""
     with torch.no_grad():
-        return {
+        found = {
             f"{adapter.name}.{part}": value.to("cpu", copy=True)
             for adapter in adapters_of(model)
             for part, value in adapter.in_file().items()
         }
+    say_left_out(adapters_of(model))
+    return found
 
 
 def limit_norms(model: nn.Module) -> None:

@@ -15,12 +15,12 @@ from ..flow import seeded_generator
 from ..precision import product_without_bias, row_squares, values_of
 from .changes import LowRank
 from .config import STARTS_IN_THE_WEIGHT, LoraConfig
+from .factors import EXACT_UP_TO, range_of
 from .linear_adapter import LinearAdapter, uniform
 from .module_adapter import Weight, named
 from .one_pass import OneLora, fits
 
 _DOWN, _UP, _LENGTHS = "lora_A.weight", "lora_B.weight", "lora_magnitude_vector.weight"
-_EXACT_UP_TO, _MORE = 1024, 16
 
 
 class LoraAdapter(LinearAdapter):
@@ -188,14 +188,10 @@ def _holder(part: str) -> str:
 def _principal_pair(linear: nn.Linear, rank: int, scale: float, directions: torch.Generator) -> tuple[Tensor, Tensor]:
     """Returns A (r, in), B (out, r): scale * B @ A is the weight's best approximation of that rank (PiSSA)."""
     weight = values_of(linear)
-    if min(weight.shape) <= _EXACT_UP_TO:
+    if min(weight.shape) <= EXACT_UP_TO:
         left, values, right = torch.linalg.svd(weight, full_matrices=False)
     else:
-        # Randomized SVD with eight power iterations: the cost of an exact SVD grows with the cube of the width.
-        drawn = torch.randn(weight.shape[1], rank + _MORE, generator=directions)
-        found = torch.linalg.qr(weight @ drawn.to(weight.device)).Q
-        for _ in range(8):
-            found = torch.linalg.qr(weight @ torch.linalg.qr(weight.T @ found).Q).Q
+        found = range_of(weight, rank, directions)
         left, values, right = torch.linalg.svd(found.T @ weight, full_matrices=False)
         left = found @ left
     roots = (values[:rank] / scale).sqrt()

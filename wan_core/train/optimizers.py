@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
 from ..accelerator import backend_of
-from ..config import nearest
+from ..config import arguments_of, nearest
 from ..errors import ConfigError
 from ..words import first_line
 from .config import TrainConfig
@@ -38,7 +37,7 @@ def make_optimizer(parameters: Mapping[str, nn.Parameter], config: TrainConfig) 
         given["eps"] = config.adam_epsilon
     takes = _arguments_of(kind)
     given = {name: value for name, value in given.items() if name in takes} | dict(known.fixed)
-    arguments = _read_arguments(config.optimizer_args)
+    arguments = arguments_of(config.optimizer_args, "optimizer_args")
     for name in arguments:
         if name in _OURS:
             instead = f"Set {_OURS[name]}." if _OURS[name] else "The adapters are what it trains."
@@ -93,40 +92,6 @@ def runs_uncompiled(optimizer: torch.optim.Optimizer) -> contextlib.AbstractCont
     if type(optimizer).__module__.startswith("torchao."):
         return torch.compiler.set_stance("force_eager")
     return contextlib.nullcontext()
-
-
-def _read_arguments(text: str) -> dict[str, Any]:
-    """Returns `optimizer_args` parsed: `key=value` by comma or line, values as Python literals, else text.
-
-    Raises ConfigError for a part that is no argument.
-    """
-    found: dict[str, Any] = {}
-    for part in _parts(text):
-        name, sign, value = (piece.strip() for piece in part.partition("="))
-        if not sign or not name.isidentifier() or not value:
-            raise ConfigError(f'optimizer_args: "{part[:60]}" is not key=value. Example: betas=(0.9, 0.99), eps=1e-8')
-        if name in found:
-            raise ConfigError(f'optimizer_args names "{name}" twice. Keep one of them.')
-        try:
-            found[name] = ast.literal_eval(value)
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
-            found[name] = {"true": True, "false": False, "none": None}.get(value.lower(), value)
-    return found
-
-
-def _parts(text: str) -> Iterable[str]:
-    """Yields the parts of `text` between commas and line ends outside brackets."""
-    depth, piece = 0, ""
-    for letter in text + "\n":
-        depth += (letter in "([{") - (letter in ")]}")
-        if letter in ",\n" and depth <= 0:
-            if piece.strip():
-                yield piece.strip()
-            piece = ""
-        else:
-            piece += letter
-    if piece.strip():
-        yield piece.strip()
 
 
 def _as_number(name: str, value: Any, default: Any) -> Any:

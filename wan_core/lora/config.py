@@ -173,8 +173,8 @@ class LoraConfig(Config):
     )
     peft_file: str = setting(
         "LoRA",
-        "File that ComfyUI loads for a tuner. LoRA: the best form of rank for its change; the log says what that "
-        "leaves out. differences: all of it, as large as the adapted weights. Change it when too much is left out.",
+        "File that ComfyUI loads for a tuner. LoRA: the closest LoRA of the rank; the log says how much of the change "
+        "it misses. differences: the exact change, as large as the adapted weights. Set it when LoRA misses too much.",
         choices=("LoRA", "differences"),
     )
 

@@ -266,7 +266,7 @@ def _tuner_of(config: LoraConfig, names: list[str]) -> tuple[Any, Any]:
         if issubclass(tuner, utils.BaseTuner) and not hasattr(tuner, "update_and_allocate")  # which a loop must call
     }
     if config.peft_tuner.upper() not in known:
-        raise ConfigError(f'peft_tuner "{config.peft_tuner}" is no tuner of PEFT {peft.__version__} for linears.'
+        raise ConfigError(f'peft_tuner "{config.peft_tuner}" is no tuner of PEFT {peft.__version__} for linear layers.'
                           f"{nearest(config.peft_tuner.upper(), sorted(known))}")  # fmt: skip
     kind = known[config.peft_tuner.upper()]
     made_of = mapping.PEFT_TYPE_TO_CONFIG_MAPPING[kind]

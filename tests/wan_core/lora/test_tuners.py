@@ -128,9 +128,9 @@ REFUSED = {
     "LILY": ("", r"LILY cannot be trained: its change of a layer is no matrix, so ComfyUI has no file for it"),
     "LN_TUNING": ("", r"LN_TUNING cannot be trained: it trains nothing in a linear such as blocks"),
     "VBLORA": ("", r"cannot be trained: PEFT says: `in_features` 56 must be divisible by `vector_length` 256\. Change"),
-    "VERAS": ("", r'"VERAS" is no tuner of PEFT [\d.]+ for linears\. Did you mean "VERA"\?'),
-    "ADALORA": ("", r'"ADALORA" is no tuner of PEFT [\d.]+ for linears'),
-    "PREFIX_TUNING": ("", r'"PREFIX_TUNING" is no tuner of PEFT [\d.]+ for linears'),
+    "VERAS": ("", r'"VERAS" is no tuner of PEFT [\d.]+ for linear layers\. Did you mean "VERA"\?'),
+    "ADALORA": ("", r'"ADALORA" is no tuner of PEFT [\d.]+ for linear layers'),
+    "PREFIX_TUNING": ("", r'"PREFIX_TUNING" is no tuner of PEFT [\d.]+ for linear layers'),
 }
 
 

@@ -105,7 +105,7 @@ class Abilities:
             return ""
         can = ("fp8 products", self.fp8_products), ("int8 products", self.int8_products), ("compile", self.compiles)
         lacks = ", ".join(name for name, has in can if not has)
-        without = f" Not there: {lacks}." if lacks else ""
+        without = f" Not available: {lacks}." if lacks else ""
         if self.bf16:
             return f"{self.what} computes in bf16.{without}"
         # Before 8.0 torch has memory-efficient attention (float16, float32) but no flash attention (sdp_utils.cpp).

@@ -98,8 +98,8 @@ class Child:
             )
         except OSError as error:
             raise DependencyError(
-                f"The process that opens files cannot be started ({error.strerror}). Make room in memory, or mend the "
-                "Python that ComfyUI runs with."
+                f"The process that opens files cannot be started ({error.strerror}). Close other programs if memory is "
+                "full; otherwise reinstall the Python that ComfyUI runs with."
             ) from error
         self.pid = self._process.pid
         _widen(self._process.stdout)

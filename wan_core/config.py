@@ -112,7 +112,7 @@ class Setting:
         """The widget's range. Raises ConfigError if there is none."""
         low, high = self.offered or (self.low, self.high)
         if low is None or high is None:
-            raise ConfigError("A setting that is shown as a number needs low and high, or offered.")
+            raise ConfigError("A setting with a number widget needs low and high, or offered.")
         return low, high
 
 
@@ -259,7 +259,7 @@ def _read(hint: Any, value: Any, where: str) -> Any:
         wanted = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
         raise ConfigError(f"{where} must be {wanted.get(hint, hint.__name__)}, not {_kind(value)}.")
     if isinstance(value, str) and not is_text(value):
-        raise ConfigError(f"{where} holds half of a character ({value!r:.80}). Write it again.")
+        raise ConfigError(f"{where} contains half a character (a lone surrogate): {value!r:.80}. Write it again.")
     return value
 
 

@@ -68,7 +68,7 @@ def _check_texts(inputs: dict[str, Any]) -> None:
     for name, value in inputs.items():
         for text in _texts(value):
             if not is_text(text):
-                raise ConfigError(f"{name} holds half of a character (a lone surrogate): {text!r:.80}. Write it again.")
+                raise ConfigError(f"{name} contains half a character (a lone surrogate): {text!r:.80}. Write it again.")
 
 
 def _texts(value: Any) -> Iterator[str]:

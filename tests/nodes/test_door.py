@@ -26,7 +26,7 @@ def door(pack_nodes: dict[str, Any]) -> Any:
 
 @pytest.mark.parametrize("value", [HALF, [HALF], [["a", [HALF]]], {"a": HALF}, {HALF: 1}, [{"a": ("b", [HALF])}]])
 def test_half_of_a_character_is_refused_however_deep_it_lies(door: Any, value: object) -> None:
-    with pytest.raises(Exception, match="captions holds half of a character") as refused:
+    with pytest.raises(Exception, match="captions contains half a character") as refused:
         door._check_texts({"captions": value})
     assert type(refused.value).__name__ == "ConfigError"
 

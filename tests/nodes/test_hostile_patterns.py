@@ -137,7 +137,7 @@ def planned(comfy: ComfyServer, place: str, pattern: str) -> dict[str, Any]:
     try:
         return comfy.post("/wan_trainer/plan", asked, timeout=120, headers=CHANGE)
     except urllib.error.HTTPError as error:
-        if error.code not in (400, 413):  # half of a character, or longer than any request of a page
+        if error.code not in (400, 413):  # half a character, or longer than any request of a page
             raise
         return {"reason": error.reason}
 

@@ -63,7 +63,7 @@ def test_a_sentence_says_what_a_t4_does_and_what_it_lacks(monkeypatch: pytest.Mo
     put_in(monkeypatch, T4)
     assert abilities_of("cuda:0").sentence() == (
         "Tesla T4 (compute capability 7.5) has no bf16 of its own, so new runs compute in fp16 with a scaled loss, "
-        "with torch's memory-efficient attention, which is slower than flash. Not there: fp8 products."
+        "with torch's memory-efficient attention, which is slower than flash. Not available: fp8 products."
     )
     assert abilities_of("cpu").sentence() == ""
 

@@ -152,7 +152,7 @@ def test_the_command_line_says_a_bug_in_one_line(tmp_path: Path) -> None:
 
 def test_half_of_a_character_in_settings_is_refused_by_their_name() -> None:
     broken = json.loads('{"targets": ["a", "\\ud83d"]}')
-    with pytest.raises(ConfigError, match=r"lora\.targets\[1\] holds half of a character"):
+    with pytest.raises(ConfigError, match=r"lora\.targets\[1\] contains half a character"):
         LoraConfig.from_dict(broken, "lora")
     assert issubclass(LoraConfig, Config)
 

@@ -98,7 +98,7 @@ class CacheItem(Config):
             )
         if not (0 <= self.turn < self.turns and 1e-4 <= self.weight <= 1e4 and 0 <= self.prior <= 1e4):
             raise ConfigError(
-                f"{self.name or self.latent_key} would never be trained rightly: turn {self.turn} of {self.turns}, "
+                f"{self.name or self.latent_key} would never train correctly: turn {self.turn} of {self.turns}, "
                 f"weight {self.weight:g}, prior preservation {self.prior:g}. Set its weight between 0.0001 and 10000, "
                 "and prior_preservation to 0 or more."
             )

@@ -32,7 +32,7 @@ def write_picture(cache_root: Path, pixels: Tensor) -> str:
             atomic_write_bytes(path, buffer.getvalue(), cache_root)
         except OSError as error:
             raise CacheError(
-                f"The cache folder {shown_folder(cache_root)} cannot be written: {error.strerror}. Make room."
+                f"The cache folder {shown_folder(cache_root)} cannot be written: {error.strerror}. Free disk space."
             ) from error
     return name
 

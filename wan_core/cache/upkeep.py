@@ -248,8 +248,8 @@ def upkeep_lock(cache: LatentCache) -> Iterator[None]:
         raise CacheError(str(error)) from error
     except OSError as error:
         raise CacheError(
-            f"The cache folder {shown_folder(cache.root)} cannot be written: {error.strerror}. Make room or make it "
-            "writable; finished entries are kept."
+            f"The cache folder {shown_folder(cache.root)} cannot be written: {error.strerror}. Free disk space or make "
+            "it writable; finished entries are kept."
         ) from error
 
 

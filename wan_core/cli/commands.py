@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
         options = _parser().parse_args(words, argparse.Namespace(began=began))
         return options.run(options, emit, out)
     except KeyboardInterrupt:
-        print("Ended at once; saved steps stand.", file=sys.stderr)
+        print("Stopped immediately; saved steps are kept.", file=sys.stderr)
         return ExitCode.STOPPED
     except Stopped as stop:
         print(stop.reason, file=sys.stderr)

@@ -141,8 +141,8 @@ def _data(said: str, runs: Path, cache: LatentCache) -> DataConfig:
     if len(found) != 1:
         sets = ", ".join(path.stem[:12] for path in sorted((cache.root / "sets").glob("*"))[:8]) or "none"
         raise ConfigError(
-            f"--data {said[:80]!r} names {len(found) or 'no'} encoded sets and no run. There are: {sets}. Clips "
-            "are encoded by Cache Latents in ComfyUI, or come from TFRecords: cache import-tfrecord."
+            f"--data {said[:80]!r} names {len(found) or 'no'} encoded sets and no run. Encoded sets: {sets}. Make "
+            "one with Cache Latents + Captions in ComfyUI, or from TFRecords with: cache import-tfrecord."
         )
     return DataConfig.of(found[0], cache.read_set(found[0]))
 

@@ -50,8 +50,8 @@ def settle_ranks(directory: Path, roots: Roots, asked: Sequence[str], group: Gro
     meshes = group.gather((here.ranks, here.shards, here.context_parallel))
     if other := next((rank for rank, mesh in enumerate(meshes) if mesh != meshes[0]), 0):
         raise ConfigError(
-            "Ranks 0 and {rank} share out this run otherwise (processes, shards, context_parallel: {first} and "
-            "{other}), as their machines have other cards or another run.json. Set model.placement.shards and "
+            "Ranks 0 and {rank} would divide this run differently (processes, shards, context_parallel: {first} and "
+            "{other}), because their machines differ in GPUs or in run.json. Set model.placement.shards and "
             "model.placement.context_parallel to numbers.",
             rank=other,
             first=", ".join(map(str, meshes[0])),

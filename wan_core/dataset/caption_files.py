@@ -124,5 +124,5 @@ def put_caption_file(path: Path, data: bytes | None, places: CaptionFolders) -> 
                 "there, then write the caption again."
             ) from error
         raise DatasetError(
-            f"{shown(path)} cannot be written: {error.strerror}. Make room, or make its folder writable."
+            f"{shown(path)} cannot be written: {error.strerror}. Free disk space, or make its folder writable."
         ) from error

@@ -150,7 +150,7 @@ def _from_json(path: Path, text: str) -> str:
     found: str = known[key]
     # A JSON escape can spell a lone surrogate, which no text encoder accepts.
     if not is_text(found):
-        raise DatasetError(f"The caption in {path.name} holds half of a character (a lone surrogate). Write it again.")
+        raise DatasetError(f"The caption in {path.name} contains half a character (a lone surrogate). Write it again.")
     return found
 
 

@@ -121,10 +121,10 @@ def _size_lines(size: CacheSize, encoding_s: float | None) -> list[str]:
     parts += [f"{_bytes(size.conditions)} conditioning"] if size.conditions else []
     parts += [f"{_bytes(size.masks)} masks"] if size.masks else []
     texts = f"texts ({counted(size.captions, 'caption')}) {_bytes(size.token_bytes)} for every token"
-    lines = [f"cache, where nothing of it is there yet: {', '.join(parts)}; {texts}"]
+    lines = [f"cache size, if nothing is cached yet: {', '.join(parts)}; {texts}"]
     if encoding_s is not None:
         said = f"{encoding_s / 60:.0f} min" if encoding_s >= 120 else f"{encoding_s:.0f} s"
-        lines.append(f"encoding all of it: about {said} at the speed of the last encoding here")
+        lines.append(f"encoding everything: about {said} at the speed of the last encoding here")
     return lines
 
 

@@ -62,9 +62,7 @@ class ExtractedFiles:
                 replace_patiently(staged, target, self._cache)
                 fsync_folder(target.parent)
         except OSError as error:
-            raise DatasetError(
-                f"{member[:120]!r} cannot be unpacked ({error.strerror}). Make room on the disk."
-            ) from error
+            raise DatasetError(f"{member[:120]!r} cannot be unpacked ({error.strerror}). Free disk space.") from error
         finally:
             remove_file(staged, self._cache)
         self._members.put(member, name)

@@ -132,12 +132,12 @@ class _RowReader:
 
     def _unpacked(self, place: str, role: str, data: bytes) -> Path:
         if self._store is None:
-            raise PlaceError("holds the bytes of a media file, which cannot be unpacked here")
+            raise PlaceError("contains a media file, which cannot be unpacked here")
         if found := self._store.find(f"{place}/{role}"):
             return found
         suffix = suffix_of_bytes(data[:16])
         if suffix is None:
-            raise PlaceError("holds bytes that are no clip and no still of a known format")
+            raise PlaceError("contains data that is no clip and no still of a known format")
         chunks = (data[start : start + (1 << 20)] for start in range(0, len(data), 1 << 20))
         return self._store.add(f"{place}/{role}", chunks, suffix)
 
@@ -167,7 +167,7 @@ def _check_caption(text: str) -> None:
     try:
         size = len(text.encode("utf-8"))
     except UnicodeEncodeError as error:
-        raise PlaceError("has a caption with half of a character (a lone surrogate)") from error
+        raise PlaceError("has a caption with half a character (a lone surrogate)") from error
     if "\0" in text:
         raise PlaceError("has a caption with a zero character")
     if size > MAX_CAPTION_BYTES:

@@ -56,7 +56,7 @@ def open_source(source: SourceFile) -> list[SourcePart]:
             "(gzip -d, or the program of its ending) and choose the .tar."
         )
     known = " ".join(sorted(_SOURCE_SUFFIXES))
-    raise DatasetError(f"{path.name} is no list of files by its suffix. Read are: {known}.")
+    raise DatasetError(f"{path.name} is no list of files by its suffix. Known suffixes: {known}.")
 
 
 def stated_settings(source: SourceFile) -> list[dict[str, Any]]:

@@ -292,5 +292,5 @@ def _from_json(text: str) -> str:
     key = caption_key(known)
     caption = "" if key is None else str(known[key])
     if not is_text(caption):
-        raise DatasetError("its .json holds half of a character (a lone surrogate)")
+        raise DatasetError("its .json contains half a character (a lone surrogate)")
     return caption

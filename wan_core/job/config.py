@@ -241,7 +241,7 @@ def write_status(directory: Path, status: RunStatus) -> None:
             raise
         if not second.exists():
             _log.warning(
-                "%s is held open by another program; until it is let go, %s says where the run stands.",
+                "%s is open in another program; until it is closed there, %s has the state of the run.",
                 *STATUS_FILES,
             )
         atomic_write_json(second, with_sentences(status.to_dict()))

@@ -55,8 +55,8 @@ class ModelPlan(Config):
     """precision of the linears; a new run resolves "as in file" with `resolved`"""
     compute: str = setting(
         "",
-        "Where base_precision is as in file: what its linears compute in, packed or not. Empty: bf16, or fp32 for a "
-        "file of it.",
+        "When base_precision is as in file: compute dtype of the linear layers, quantized or not. Empty: bf16, or "
+        "fp32 for an fp32 file.",
         choices=_BASE_PRECISIONS[1:],
         also=("",),
     )

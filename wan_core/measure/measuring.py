@@ -132,4 +132,4 @@ class Measurement:
             else:
                 self.tell(f"{state_file()} cannot be written, so plans do not follow these constants.")
         else:
-            self.tell("No constants were fitted: that takes three rows whose time is the card's own work.")
+            self.tell("No constants were fitted: fitting needs three rows whose step time is limited by the GPU.")

@@ -45,7 +45,7 @@ class JsonlSink:
         if self._file is not None:
             self._file.close()
         else:
-            _log.warning("%s was not let go: what it should say of this session is lost.", self._path.name)
+            _log.warning("Another program kept %s open, so the last events of this session are lost.", self._path.name)
 
     def _opened(self) -> BinaryIO | None:
         """Returns the file, open for appending; None while another program has the file open."""
@@ -57,7 +57,7 @@ class JsonlSink:
             if not is_held(error, self._path):
                 raise
             if not self._kept_out:
-                _log.warning("%s is held by another program; its lines wait until it is let go.", self._path.name)
+                _log.warning("%s is open in another program; new events wait until it closes it.", self._path.name)
             self._kept_out = True
             return None
         self._waiting = (b"\n" if torn else b"") + self._waiting

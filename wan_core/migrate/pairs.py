@@ -32,7 +32,7 @@ def as_one_job(jobs: Sequence[ForeignJob]) -> ForeignJob:
         job, taken = high, 2
     if len(jobs) > taken:
         job.hint(
-            "{n} commands train, and {name} is taken: import the others from files of their own",
+            "{n} commands train, and {name} is imported: import each of the others from a file of its own",
             n=len(jobs),
             name=_called(job),
         )

@@ -30,7 +30,7 @@ _DATA_HALF = (
     "which name it."
 )
 _READS = (
-    "Read are: the command line of musubi-tuner's wan_train_network.py in a text file, or its --config_file; "
+    "Known formats: the command line of musubi-tuner's wan_train_network.py in a text file, or its --config_file; "
     "diffusion-pipe's TOML; SimpleTuner's config.json; ai-toolkit's YAML."
 )
 _MOST_COMMANDS = 8
@@ -106,7 +106,7 @@ def _job_of(data: Any, name: str, suffix: str) -> ForeignJob:
     try:
         return read_musubi_job(table, name)
     except NotOfMusubiError as error:
-        raise UnknownSettingsError(f"{name} is of no trainer that is known. {_READS}") from error
+        raise UnknownSettingsError(f"{name} is of no known trainer. {_READS}") from error
 
 
 def _in_sections_of_musubi(table: dict[str, Any]) -> bool:

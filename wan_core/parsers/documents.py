@@ -31,7 +31,7 @@ def _json(name: str, text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise DatasetError(f"{name} is not valid JSON ({error}). Mend it there, or save it again.") from error
+        raise DatasetError(f"{name} is not valid JSON ({error}). Correct it, or save it again.") from error
 
 
 def _toml(name: str, text: str) -> Any:
@@ -42,7 +42,7 @@ def _toml(name: str, text: str) -> Any:
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # ValueError too, because int() refuses thousands of digits
-        raise DatasetError(f"{name} is not valid TOML ({error}). Mend it there, or save it again.") from error
+        raise DatasetError(f"{name} is not valid TOML ({error}). Correct it, or save it again.") from error
 
 
 def _yaml(name: str, text: str) -> Any:
@@ -61,7 +61,7 @@ def _yaml(name: str, text: str) -> Any:
         raise
     except Exception as error:  # constructors of YAML tags can raise anything
         said = " ".join(str(error).split())[:200]
-        raise DatasetError(f"{name} is not valid YAML ({said}). Mend it there, or save it again.") from error
+        raise DatasetError(f"{name} is not valid YAML ({said}). Correct it, or save it again.") from error
 
 
 class _Plain:

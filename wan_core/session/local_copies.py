@@ -122,7 +122,7 @@ def _copy(pairs: list[tuple[Path, Path]], below: Path) -> None:
             clean_partials(folder, 0.0, below)
     need, free = sum(here.stat().st_size for here, _ in pairs), shutil.disk_usage(below).free
     if need > free:
-        raise FileError(f"The copies need {size_text(need)}, and {size_text(free)} are free there. Make room.")
+        raise FileError(f"The copies need {size_text(need)}, and {size_text(free)} are free there. Free disk space.")
     for here, there in pairs:
         with open_regular(here) as source, atomic_write(there, below) as copy:
             shutil.copyfileobj(source, copy, _PIECE_BYTES)

@@ -106,7 +106,7 @@ class StepProfiler:
 
     def _write_trace(self, step: int) -> None:
         profile, self._profile = self._profile, None
-        with self._noting(f"The profile of step {step} could not be written: {{why}}. Make room, and ask again."):
+        with self._noting(f"The profile of step {step} could not be written: {{why}}. Free disk space, and ask again."):
             profile.__exit__(None, None, None)
             if step < self._first:
                 return
@@ -136,7 +136,7 @@ class StepProfiler:
     def _write_memory(self) -> None:
         step, self._recorded = self._recorded, 0
         name, memory = f"memory-{step:06d}.pickle", allocator()
-        with self._noting(f"The memory of step {step} could not be written: {{why}}. Make room, and ask again."):
+        with self._noting(f"The memory of step {step} could not be written: {{why}}. Free disk space, and ask again."):
             try:
                 size = self._write(name, memory._dump_snapshot)
             finally:

@@ -25,7 +25,7 @@ _LATE = (
 )
 
 _ENDED = (
-    "its process has ended, and news of this run from here on is kept nowhere. Check user/wan_trainer/trackers.json; "
+    "it has ended, and later messages of this run are not kept. Check user/wan_trainer/trackers.json; "
     "the mirror is copied with the next run in this folder, or by: python wan_core/launch.py send RUN"
 )
 
@@ -57,7 +57,7 @@ class Companion:
 class _Line:
     """The sender process as a destination: each event becomes a line on its stdin."""
 
-    title = "What sends this run's news"
+    title = "The process that sends this run's messages"
 
     def __init__(self, command: list[str], folder: Path, about: About, *, waits: bool) -> None:
         self._command, self._folder, self._about = command, folder, about

@@ -98,7 +98,7 @@ class Outbox:
         with contextlib.ExitStack() as held:
             try:
                 lock = self._runs / _FOLDER / f".{self._kind}.lock"
-                held.enter_context(locked(lock, "it is sent by another process", self._runs))
+                held.enter_context(locked(lock, "another process sends these messages", self._runs))
             except (FileError, OSError):
                 yield False
             else:

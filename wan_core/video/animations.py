@@ -74,7 +74,7 @@ def animation_of(path: Path) -> Animation | None:
     if found.size[0] * found.size[1] > MAX_PIXELS:
         raise refuse(path, f"has {found.size[0]}x{found.size[1]} pixels", "Scale it down")
     if not sum(found.durations_s):
-        raise refuse(path, "gives all its frames one and the same time", "Write it again with a frame rate")
+        raise refuse(path, "gives all its frames the same timestamp", "Write it again with a frame rate")
     return found
 
 

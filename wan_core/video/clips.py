@@ -70,7 +70,7 @@ def probe_clip(path: Path) -> ClipInfo:
         last_s = max(duration for _, duration in stamps[-3:]) * tick
         duration_s = times[-1] - times[0] + _last_gap(times, last_s, stream)
         if duration_s <= 0:
-            raise refuse(path, "gives all its frames one and the same time")
+            raise refuse(path, "gives all its frames the same timestamp")
         _check_complete(path, container, max(media_end_s, times[0] + duration_s))
         ratio = pixel_ratio(stream)
         width, height = shown_size(first, ratio)

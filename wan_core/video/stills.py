@@ -116,10 +116,10 @@ def _unidentified(path: Path, file: BinaryIO) -> UnreadableError:
 def _refuse_numbers(path: Path, image: Image.Image) -> None:
     """Refuses pictures without a defined white: floating point, 32-bit integers, unusual colour spaces."""
     if image.mode == "F":
-        raise refuse(path, "holds floating-point numbers, of which nobody says what white is", _AS_PNG)
+        raise refuse(path, "has floating-point pixels, so its white level is unknown", _AS_PNG)
     if image.mode == "I" and isinstance(image, TiffImagePlugin.TiffImageFile):
         bits = image.tag_v2.get(TiffImagePlugin.BITSPERSAMPLE, (32,))[0]
-        raise refuse(path, f"holds whole numbers of {bits} bits, of which nobody says what white is", _AS_PNG)
+        raise refuse(path, f"has {bits}-bit integer pixels, so its white level is unknown", _AS_PNG)
     if image.mode not in _COLOURS and not _is_deep(image):
         raise refuse(path, f"holds colours as {image.mode}, which is not supported", _AS_PNG)
 

@@ -95,7 +95,7 @@ def _container(path: Path, below: Path | None, options: dict[str, str]) -> Itera
             atomic_write_bytes(path, staged.read_bytes(), below)
         except OSError as error:
             raise FileError(
-                f"{path.name} cannot be written: {error.strerror}. Make room or choose another folder."
+                f"{path.name} cannot be written: {error.strerror}. Free disk space, or choose another folder."
             ) from error
 
 

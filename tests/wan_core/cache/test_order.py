@@ -103,7 +103,7 @@ def test_an_unknown_way_of_sampling_is_refused(tmp_path):
 
 def test_an_item_that_would_never_be_trained_is_refused():
     for changes in ({"weight": 0.0}, {"weight": -1.0}, {"turn": 2, "turns": 2}, {"turn": -1}):
-        with pytest.raises(ConfigError, match="would never be trained rightly"):
+        with pytest.raises(ConfigError, match="would never train correctly"):
             make_item(0, **changes)
 
 

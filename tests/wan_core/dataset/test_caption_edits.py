@@ -270,7 +270,7 @@ def test_a_full_disk_leaves_the_caption_and_names_it(root: Path, monkeypatch: py
     done = known.replace("red", "blue", (2, 3))
     assert (done.clips, loose(root)["a.txt"]) == (1, b"a blue fox\n")
     assert done.refused == (
-        "d.txt cannot be written: No space left on device. Make room, or make its folder writable.",
+        "d.txt cannot be written: No space left on device. Free disk space, or make its folder writable.",
     )
     assert known.undo(done.change).clips == 1
     assert loose(root) == before

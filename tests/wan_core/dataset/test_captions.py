@@ -107,7 +107,7 @@ def test_a_json_file_beside_the_clip_holds_its_caption(tmp_path, content, captio
         ("{broken", r"clip\.json is not valid JSON"),
         ("[" * 100_000, "longer than 64 KiB"),
         ("[" * 60_000, "is not valid JSON"),
-        (r'{"caption": "\ud800"}', "half of a character"),
+        (r'{"caption": "\ud800"}', "half a character"),
     ],
 )
 def test_a_json_file_without_a_caption_is_named(tmp_path, content, message):

@@ -98,7 +98,7 @@ KINDS: dict[str, tuple[Any, Used | DamagedInside | str]] = {
     "a_thousand_a_second.mp4": (clip(grey(20), fps=1000), "has 1 frames at 16 fps (20 at 1000 fps), fewer than"),
     "one_frame.mp4": (clip(grey(1)), "has 1 frames at 16 fps, fewer than num_frames 5"),
     "one_every_ten_seconds.mkv": (clip(grey(3), times_ms=[0, 10_000, 20_000]), Used(64, 48, 321, (0,) * 6)),
-    "no_times.mkv": (without_times, "gives all its frames one and the same time"),
+    "no_times.mkv": (without_times, "gives all its frames the same timestamp"),
     # Names
     "🎬 кино clip's “é” %20 #1.mp4": (clip(), PLAIN),
     f"{'long' * 50}.mp4": (clip(), PLAIN),

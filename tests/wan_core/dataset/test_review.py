@@ -328,7 +328,7 @@ def test_the_time_is_that_of_the_last_encoding_or_not_told(tmp_path):
     shown = Shown({})
     assert "encoding" not in review([sample("a")], shown)
     # 33 frames of 832x480 are 13.2 megapixels
-    assert "encoding all of it: about 26 s at the speed of the last" in review(
+    assert "encoding everything: about 26 s at the speed of the last" in review(
         [sample("a")], shown, seconds_per_megapixel=2.0
     )
 
@@ -360,7 +360,7 @@ def test_the_whole_review_reads_as_lines_and_deletes_nothing(tmp_path, make_clip
         "If one of them plays too slow or too fast in a player, its stated frame rate is wrong: write it again.",
         "the same bytes (trained once for each name): 1 group",
         "  a.mp4, b.mp4",
-        "cache, where nothing of it is there yet: 9 KiB latents; texts (1 caption) 8 KiB for every token",
+        "cache size, if nothing is cached yet: 9 KiB latents; texts (1 caption) 8 KiB for every token",
     ]
     assert sorted(path.name for path in folder.iterdir()) == before
 

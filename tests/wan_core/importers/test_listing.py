@@ -120,7 +120,7 @@ BAD_ROWS = [
     ({"file": "a\0.mp4"}, "line 1 (a?.mp4)", "is not a path"),
     ({"file": 7}, "line 1", 'has no path in column "file"'),
     ({"file": "a.mp4", "caption": 7}, "line 1 (a.mp4)", "has a caption that is no text"),
-    ('{"file": "a.mp4", "caption": "\\ud800"}', "line 1 (a.mp4)", "has a caption with half of a character"),
+    ('{"file": "a.mp4", "caption": "\\ud800"}', "line 1 (a.mp4)", "has a caption with half a character"),
     ('{"file": "a.mp4", "caption": "a\\u0000b"}', "line 1 (a.mp4)", "has a caption with a zero character"),
     ({"file": "a.mp4", "caption": "x" * 70_000}, "line 1 (a.mp4)", "has a caption longer than 64 KiB"),
     ({"file": "a.mp4", "repeats": 0}, "line 1 (a.mp4)", "has repeats '0'; write a whole number from 1 to 10000"),
@@ -174,7 +174,7 @@ def test_a_backslash_in_a_list_from_windows_is_a_folder(folder):
     [
         ("list.jsonl", b"", "has no column with the paths"),
         ("list.csv", b"file,caption\n", r"list\.csv holds no rows"),
-        ("list.json", b'{"a": 1}', "is not known. Read are: musubi-tuner"),
+        ("list.json", b'{"a": 1}', "is not known. Known formats: musubi-tuner"),
         ("list.json", b"[1", "not valid JSON"),
         ("list.csv", b'file,caption\n"a.mp4,x\n', r"Line \d+ of list\.csv cannot be read"),
         ("list.jsonl", b"x" * (1 << 20) + b"y", "Line 1 of list.jsonl is longer than 1 MiB"),

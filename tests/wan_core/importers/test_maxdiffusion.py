@@ -213,7 +213,7 @@ def test_what_maxdiffusion_cannot_train_is_not_exported(tmp_path, monkeypatch):
     with pytest.raises(DatasetError, match="full is there and not empty"):
         export_records(cache, fingerprint, tmp_path / "full")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1, 1, 1 << 20))
-    with pytest.raises(CacheError, match=r"The records take 0.0 GiB and 0.0 GiB are free. Make room"):
+    with pytest.raises(CacheError, match=r"The records take 0.0 GiB, of 0.0 GiB free. Free disk space"):
         export_records(cache, fingerprint, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

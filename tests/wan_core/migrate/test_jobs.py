@@ -245,7 +245,7 @@ def test_of_a_script_the_first_command_counts_and_others_are_said(tmp_path, text
     job = read_job(tmp_path / "train.sh")
     assert (job.of("TrainLoRA.run_name"), job.of("TrainLoRA.rank")) == ("high", 8)
     said = [hint for hint in job.account()["to do"] if "commands train" in hint]
-    others = "and high is taken: import the others from files of their own"
+    others = "and high is imported: import each of the others from a file of its own"
     assert said == ([f"{commands} commands train, {others}"] * (commands > 1))
 
 
@@ -256,7 +256,7 @@ def test_of_a_script_the_first_command_counts_and_others_are_said(tmp_path, text
         ("a.json", json.dumps([{"instance_data_dir": "x"}]), "data half of SimpleTuner"),
         ("a.toml", "[[datasets]]\nvideo_directory='x'", "data half of musubi-tuner"),
         ("a.toml", "[[directory]]\npath='x'", "data half of diffusion-pipe"),
-        ("a.toml", "x = 1", "of no trainer that is known"),
+        ("a.toml", "x = 1", "is of no known trainer"),
         ("a.txt", "hello", "no command of a known trainer"),
         ("a.sh", "python wan_train_network.py --task 't2v", "Check its quotes"),
         ("a.json", '{"model_family": "wan", "lora_rank": "many"}', "lora_rank is 'many'; it must be a whole number"),

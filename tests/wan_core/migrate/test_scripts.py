@@ -148,7 +148,7 @@ def test_of_other_commands_the_account_says_which_was_taken(tmp_path: Path) -> N
     one = f"{TRAIN} --task t2v-1.3B --dit a.safetensors --output_name one\n"
     job = job_of(tmp_path, one + one.replace("one", "two") + one)
     assert job.of("TrainLoRA.run_name") == "one"
-    assert "2 commands train, and one is taken: import the others" in said(job, "to do")
+    assert "2 commands train, and one is imported: import each of the others" in said(job, "to do")
 
 
 @pytest.mark.parametrize(

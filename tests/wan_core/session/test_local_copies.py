@@ -120,7 +120,7 @@ def test_a_prompt_that_a_set_lacks_is_not_copied(run: TinyRun, local: Path) -> N
 
 @pytest.mark.parametrize(
     ("break_it", "why"),
-    [(full, "are free there. Make room."), (fills_up, "No space left on device"), (damaged, "of the cache is damaged")],
+    [(full, "Free disk space."), (fills_up, "No space left on device"), (damaged, "of the cache is damaged")],
 )
 def test_without_a_copy_everything_is_read_where_it_lies_and_the_run_says_why(
     run: TinyRun, local: Path, monkeypatch: pytest.MonkeyPatch, break_it: Callable[..., None], why: str

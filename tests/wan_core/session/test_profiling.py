@@ -98,7 +98,7 @@ def test_a_window_begins_behind_the_skipped_steps_and_a_failed_trace_is_a_note(
     assert isinstance(note, Note)
     assert (note.level, note.text) == (
         "warning",
-        "The profile of step 3 could not be written: division by zero. Make room, and ask again.",
+        "The profile of step 3 could not be written: division by zero. Free disk space, and ask again.",
     )
     StepProfiler(tmp_path, heard.append, steps=1, skipped=9).end(5)
     assert str(heard[-1]).count("before profile_skip_steps were over") == 1

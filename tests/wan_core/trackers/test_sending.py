@@ -275,7 +275,8 @@ def test_a_sender_that_dies_ends_nothing(tmp_path: Path, hook: SimpleNamespace) 
         tell(DONE)
     (note,) = (event.text for event in heard if isinstance(event, Note))
     assert note.startswith(
-        "What sends this run's news failed, and the training continues: its process has ended, and news "
+        "The process that sends this run's messages failed, and the training continues: it has ended, and later "
+        "messages "
     )
     assert "python wan_core/launch.py send RUN" in note
     assert [event for event in heard if not isinstance(event, Note)] == [SAVED, STEP, DONE]

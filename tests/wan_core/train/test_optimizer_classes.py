@@ -169,5 +169,5 @@ def test_a_module_that_came_from_no_file_is_not_used(monkeypatch: pytest.MonkeyP
     from types import ModuleType
 
     monkeypatch.setitem(sys.modules, "prodigyopt", ModuleType("prodigyopt"))
-    with pytest.raises(DependencyError, match="came from no file"):
+    with pytest.raises(DependencyError, match="was imported without a file"):
         check_optimizer(named("prodigyopt.Prodigy"))

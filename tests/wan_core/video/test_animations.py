@@ -174,7 +174,7 @@ def webp(path: Path, frames: int, size: int = 64, duration: int = 100, **claims)
     [
         ({"frames": 200_001}, "has more than 200000 frames. Cut it into clips"),
         ({"frames": 2, "size": 16_384}, "has 16384x16384 pixels. Scale it down"),
-        ({"frames": 2, "duration": 0}, "gives all its frames one and the same time"),
+        ({"frames": 2, "duration": 0}, "gives all its frames the same timestamp"),
         ({"frames": 2, "length": 1 << 31}, "is cut off"),
         ({"frames": 2}, "cannot be read as a still"),
     ],

@@ -140,8 +140,8 @@ def test_inks_become_colours(video, tmp_path):
 @pytest.mark.parametrize(
     ("picture", "said"),
     [
-        (Image.fromarray(RAMP.astype(np.float32)), "holds floating-point numbers, of which nobody says what white is"),
-        (Image.fromarray(RAMP.astype(np.int32)), "holds whole numbers of 32 bits, of which nobody says what white is"),
+        (Image.fromarray(RAMP.astype(np.float32)), "has floating-point pixels, so its white level is unknown"),
+        (Image.fromarray(RAMP.astype(np.int32)), "has 32-bit integer pixels, so its white level is unknown"),
         (Image.new("LAB", (32, 32)), "holds colours as LAB"),
     ],
 )

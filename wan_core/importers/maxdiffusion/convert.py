@@ -167,7 +167,7 @@ def _require_exportable(cache_set: CacheSet, folder: Path, records_per_shard: in
     need = 4 * sum(_values(cache_set, item) for item in cache_set.items)
     above = next(place for place in (folder, *folder.parents) if place.is_dir())
     if need > (free := shutil.disk_usage(above).free):
-        raise CacheError(f"The records take {need / 2**30:.1f} GiB and {free / 2**30:.1f} GiB are free. Make room.")
+        raise CacheError(f"The records take {need / 2**30:.1f} GiB, of {free / 2**30:.1f} GiB free. Free disk space.")
 
 
 def _values(cache_set: CacheSet, item: CacheItem) -> int:

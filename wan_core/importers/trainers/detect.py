@@ -38,7 +38,7 @@ def read_settings(context: Context) -> list[SourcePart]:
             "all of it makes: python wan_core/launch.py import FILE."
         )
     raise DatasetError(
-        f"{path.name} is not known. Read are: musubi-tuner TOML with [[datasets]], diffusion-pipe TOML with "
+        f"{path.name} is not known. Known formats: musubi-tuner TOML with [[datasets]], diffusion-pipe TOML with "
         "[[directory]], SimpleTuner's multidatabackend JSON, ai-toolkit YAML with config, process, datasets."
     )
 

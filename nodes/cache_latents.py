@@ -125,7 +125,7 @@ class CacheLatents(io.ComfyNode):
             plan = cls._plan(dataset, identities, mode)
             if plan.missing("latent") and plan.cache_set.given_whole:
                 _log.warning(NOTHING_TO_PREDICT)
-            # Checked also when all entries are hits, because a wrong VAE may have encoded them.
+            # The VAE is checked even if all entries are hits, because a wrong VAE may have encoded them.
             codec = ComfyVae(vae, str(identities["vae"]), space_of(dataset)) if vae is not None else None
             encoder = ComfyTextEncoder(clip, str(identities["clip"])) if plan.missing_texts else None
             vision = ComfyImageEncoder(clip_vision, str(identities["clip_vision"])) if plan.needs_vision else None

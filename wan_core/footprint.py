@@ -58,7 +58,7 @@ def weights_once_loaded(plan: ModelPlan, found: WanFile) -> int:
 
 
 def planned_weights(plan: ModelPlan, roots: Roots) -> dict[str, int]:
-    """Returns device -> bytes of all copies of the loaded base weights; for a pair, those of the larger expert."""
+    """Returns device -> bytes of all copies of the loaded base weights; for a pair, the larger expert's bytes."""
     files = inspect_pair(plan, roots) if plan.low_noise_file else (inspect_model(plan, roots),)
     planned: Counter[str] = Counter()
     for found in files:

@@ -116,7 +116,7 @@ def named_optimizer(path: str) -> tuple[str, str]:
 
 
 def imported(module: str) -> Any:
-    """Returns the imported `module`, a constant name. Raises ImportError also if the import calls sys.exit."""
+    """Returns the imported `module`, never a name from user data. Raises ImportError also if the import exits."""
     try:
         return importlib.import_module(module)
     except (Exception, KeyboardInterrupt):

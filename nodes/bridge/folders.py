@@ -99,7 +99,7 @@ def file_names(kind: str) -> list[str]:
 
 
 def diffusion_models() -> list[str]:
-    """Returns files, GGUFs, and model folders (diffusers or official layout) by path below the models folder."""
+    """Returns the names of model files, GGUFs and model folders (diffusers or official layout), as relative paths."""
     found = set(file_names("diffusion_models"))
     for root in folder_paths.get_folder_paths("diffusion_models"):
         for place, _folders, files in os.walk(root, followlinks=True):

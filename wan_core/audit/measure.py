@@ -1,7 +1,7 @@
 """Runs one model forward and backward in several dtypes on the same noised clips, and measures the errors.
 
-An error is a relative L2 norm, |found - exact| / |exact|, computed in float64. Errors are taken of the velocity, of all
-LoRA gradients as one vector, and of each block's output and gradients.
+An error is a relative L2 norm, |found - exact| / |exact|, computed in float64. Measured are the velocity,
+all LoRA gradients as one vector, and each block's output and gradients.
 """
 
 from __future__ import annotations

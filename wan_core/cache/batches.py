@@ -51,7 +51,7 @@ class Batch:
 
 
 class Weights(NamedTuple):
-    """Loss weights (B,) of clips that are trained towards the base model's prediction; 0: not so trained."""
+    """Loss weights (B,) of clips that are trained towards the base model's prediction; 0: towards their own video."""
 
     prior: tuple[float, ...]
     """with their own captions"""

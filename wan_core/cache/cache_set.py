@@ -78,12 +78,12 @@ class CacheItem(Config):
     class_weight: float = 0.0
     """above 0: loss weight of training towards the base model's prediction for the caption with the class word"""
     class_key: str = ""
-    """of texts/: the caption with the class word in place of the trigger word"""
+    """key in texts/: the caption with the class word in place of the trigger word"""
     class_caption: str = ""
     slider: float = 0.0
-    """of a slider: distance of the target from the base model's prediction; 0: no slider"""
+    """for a slider: distance of the target from the base model's prediction; 0: no slider"""
     slider_keys: tuple[str, ...] = ()
-    """of texts/: the positive and the negative prompt of a slider"""
+    """keys in texts/: the positive and the negative prompt of a slider"""
     slider_prompts: tuple[str, ...] = ()
     context: tuple[tuple[int, ...], ...] = ()
     """latent frames, height and width of each context stream (Bernini-R)"""

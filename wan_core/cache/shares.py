@@ -131,7 +131,7 @@ def encode_over_ranks(
 ) -> EncodingReport:
     """Encode the missing entries together with the other ranks; returns the same report on each rank.
 
-    `before` is this rank's plan. `plan` and `cache` create new objects, since the other ranks write meanwhile.
+    `before` is this rank's plan. `plan` and `cache` create new objects, since the other ranks write at the same time.
     CacheError names a rank that failed, after the other ranks have finished their shares.
     """
     # Rank 0 assigns the shares, because ranks may see different files while the cache is written.

@@ -1,5 +1,5 @@
-"""Sliders: pairs of prompts as a set without clips. Only prompts are encoded; a latent is a synthetic entry that gives
-the size of what is trained."""
+"""Sliders: pairs of prompts as a set without clips. Only prompts are encoded. Latents are synthetic entries, which
+set the size of the samples."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class SliderConfig(Config):
 
     @property
     def lines(self) -> list[tuple[str, str, str]]:
-        """Prompt, positive and negative of each line; ConfigError where they do not match."""
+        """Prompt, positive and negative prompt of each line; ConfigError if their numbers of lines differ."""
         columns = [
             [line.strip() for line in text.splitlines() if line.strip()]
             for text in (self.prompts, self.positive, self.negative)

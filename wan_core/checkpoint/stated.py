@@ -36,9 +36,9 @@ class StatedFormat:
 
 
 def stated_formats(header: CheckpointHeader, names: Mapping[str, str]) -> dict[str, StatedFormat]:
-    """Returns original layer name -> stated format; CheckpointError for invalid JSON.
+    """Returns Wan layer name -> format that the file states for it. Raises CheckpointError for invalid JSON.
 
-    `names`: original tensor name -> name in the file.
+    `names`: Wan tensor name -> name in the file.
     """
     try:
         stated: dict[str, Any] = json.loads(header.metadata.get(METADATA, "{}")).get("layers", {})

@@ -32,7 +32,7 @@ _SHOWN = "shown "
 """id prefix of added output nodes, which show a report"""
 _PACK = Path(__file__).resolve().parents[2]
 _START_S = 600.0
-"""seconds for ComfyUI to answer, also with many packs on network storage"""
+"""longest wait for ComfyUI's first answer, in seconds: enough for many node packs on network storage"""
 _CARDS = "CUDA_VISIBLE_DEVICES"
 
 Graph = dict[str, dict[str, Any]]

@@ -1,4 +1,4 @@
-"""The settings of one dataset: what is trained on, and at which size."""
+"""The settings of one dataset: its folder, and the size, length and crop of its samples."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def contact_sheet(dataset: Dataset, video: VideoProcess) -> NDArray[np.uint8]:
         thumbnail = Image.fromarray(_thumbnail(sample, video))
         inset = ((_CELL_WIDTH - thumbnail.width) // 2, (_CELL_HEIGHT - thumbnail.height) // 2)
         sheet.paste(thumbnail, (left + inset[0], top + inset[1]))
-        # Pillow's built-in font draws few other characters.
+        # Pillow's built-in font has few characters besides ASCII.
         name = sample.name.encode("ascii", "replace").decode()
         label = name if len(name) <= 24 else f"{name[:14]}..{name[-8:]}"
         draw.text((left + 4, top + _CELL_HEIGHT + 2), label, fill=(220, 220, 220))

@@ -1,4 +1,4 @@
-"""The files of a dataset before they are opened: those of a folder and its subfolders, or of a list.
+"""The files of a dataset before they are opened: from a folder and its subfolders, or from a list.
 
 Files of a subfolder `10_walk` have 10 repeats. Hidden folders are skipped. A folder that is reached twice, or through a
 loop of links, is read once; a link out of the allowed folders is reported and not followed.

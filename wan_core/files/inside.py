@@ -28,7 +28,7 @@ _BY_DESCRIPTOR = os.open in os.supports_dir_fd
 _HELD = (5, 32, 33, 1224)
 """Windows errors: access denied, sharing violation, lock violation, mapped into a process"""
 _NO_SYNC = tuple(getattr(errno, name) for name in ("EINVAL", "ENOSYS", "ENOTSUP", "EOPNOTSUPP") if hasattr(errno, name))
-"""errno of file systems without fsync; unlike EIO of a failing disk and ENOSPC of a full one"""
+"""errno values of file systems without fsync; a failing disk gives EIO, a full one ENOSPC"""
 _NO_SYNC_OF_FOLDERS = (*_NO_SYNC, errno.EBADF, errno.EROFS)
 """errno of file systems without fsync of a folder opened read-only; databases ignore the same ones"""
 

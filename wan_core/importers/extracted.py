@@ -28,7 +28,7 @@ _MOST = 1_000_000
 
 
 class ExtractedFiles:
-    """A folder of files `ab/abcdef....mp4`, and a memo of the members of its containers."""
+    """A folder of files `ab/abcdef....mp4` named by content, and a memo: container member -> file name."""
 
     def __init__(self, root: Path, containers: Iterable[Path]) -> None:
         """`root`: a folder in the cache. If one of the `containers` has changed, all members are extracted again."""

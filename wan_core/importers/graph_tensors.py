@@ -35,7 +35,7 @@ class TensorClip:
     """times per epoch"""
     turn: int = 0
     turns: int = 1
-    """the clip is trained in epochs with epoch % turns == turn"""
+    """the clip is trained in the epochs where epoch % turns == turn"""
     weight: float = 1.0
     """factor of how often the clip is trained"""
     condition: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])

@@ -138,7 +138,7 @@ def _cause(line: bytes, error: str) -> str:
 
 def _json_rows(path: Path) -> Iterator[_Read]:
     try:
-        # the limit applies to a file that grew meanwhile
+        # The size was checked before; this limit catches a file that has grown since.
         data: Any = json.loads(read_utf8(path, JSON_HERE_BYTES, "is larger than 4 MiB. Try again."))
     except (ValueError, RecursionError) as error:
         what = "is not valid JSON" if path.suffix.lower() == ".json" else "is one array, and no valid JSON"

@@ -51,7 +51,7 @@ _FOR_LONG = (
     ((9, 0), ("flash_attn_3", "flash_attn_4", "sdpa_cudnn")),
     ((8, 0), ("flash_attn",)),
 )
-"""least compute capability, and kernels written for it, the fastest first by their authors' figures"""
+"""minimum compute capability -> kernels written for it, fastest first according to their authors"""
 
 PREVIEW_ATTENTIONS = ("as in training", "sage")
 """sage: the package sageattention, which quantizes queries and keys; it has no backward pass"""
@@ -127,7 +127,7 @@ def check_attention(name: str, *, device: torch.device, dtype: torch.dtype, head
         raise ConfigError(f'attention "{name}" runs on CUDA devices and this job uses {device}. Choose sdpa.')
     try:
         with warnings.catch_warnings(), torch.inference_mode(False), torch.enable_grad():
-            warnings.simplefilter("ignore")  # torch warns about each kernel that it cannot use
+            warnings.simplefilter("ignore")  # torch would warn about each kernel that it cannot use
             inputs = [
                 torch.zeros(1, _PROBE_TOKENS, 1, head_dim, device=device, dtype=dtype, requires_grad=True)
                 for _ in range(3)

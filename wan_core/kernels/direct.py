@@ -36,7 +36,7 @@ class _Recording(threading.local):
 
 
 class _Call(NamedTuple):
-    """A graph, with its inputs and outputs by those of the function."""
+    """A compiled graph, and how its inputs and outputs follow from those of the function."""
 
     graph: Callable[..., Any]
     given: tuple[tuple[int, Any], ...]

@@ -33,7 +33,7 @@ _OF_16_BITS_OR_LESS = {
 }
 """relative rounding step of each dtype; int8 rows reach 127, so their step is smaller than this"""
 _GRAPHS = 64
-"""most graphs of one function, for the dtypes of several models in one process; torch raises above its limit of 8"""
+"""largest number of compiled graphs of one function, for models of several dtypes; torch's own limit is 8"""
 _OF_SUMS = 1e-4
 """relative tolerance of float32, for sums of a few thousand values in another order"""
 _set_aside: list[str] = []
@@ -193,7 +193,7 @@ def _fault(trial: Trial) -> str:
             found = inputs[0]
         for one in _several(found):
             synchronize(one.device)
-    except Exception as error:  # whatever a compiler, a driver or a missing header says
+    except Exception as error:  # A compiler, a driver or a missing header may raise any error.
         return f"fails ({first_line(error)})"
     plain = trial.function.body(*wanted)
     return "" if _equal(found, wanted[0] if plain is None else plain) else "differs from its plain form"

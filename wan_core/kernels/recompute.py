@@ -110,7 +110,7 @@ def storage_number(tensor: Tensor) -> int:
     return tensor.untyped_storage()._cdata  # pyright: ignore[reportPrivateUsage]
 
 
-# Classes are faster than generators, and a block enters some ten contexts for each chunk.
+# Classes are faster than generator contexts, and a block enters some ten of them for each chunk.
 class _Open(AbstractContextManager[None]):
     """Adds a recipe to the open ones."""
 

@@ -1,4 +1,4 @@
-"""Caches the modules below a layer, because a step needs them some hundred times for each block."""
+"""Caches the modules below a layer, because a step looks them up some hundred times for each block."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def parameters_below(layer: nn.Module) -> Iterator[nn.Parameter]:
 
 
 def _walked(layer: nn.Module) -> tuple[int, tuple[nn.Module, ...], dict[str, Any]]:
-    """Returns the count of changes at the walk, the modules below `layer`, and cached attributes.
+    """Returns the change count when `layer` was searched, the modules below it, and cached attributes.
 
     `layer` itself is not included, because the reference cycle would delay its release until garbage collection.
     """

@@ -34,7 +34,7 @@ class _Changed:
 
     module: str
     pair: LoraSource | None
-    """the file, where it has a LoRA, LoKr or LoHa for the module"""
+    """the file, if it has a LoRA, LoKr or LoHa for the module"""
     whole: str
     """the part with a full change of the weight; "" without one"""
     bias: str

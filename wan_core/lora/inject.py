@@ -45,7 +45,7 @@ def inject_lora(
 ) -> list[str]:
     """Injects adapters into every targeted linear of a placed (and quantized) model, and into what `also_train` names.
 
-    Returns the names of the adapted linears. The base is frozen; adapter weights are float32 on their layer's device
+    Returns the names of the adapted linears. The base stays frozen; adapter weights are float32 on their layer's device
     and change nothing yet. `dtype`: compute dtype of adapter matmuls; None follows the input, which saves a float32
     copy of each activation. `weights`: inside, the linear of that name has its weight, for starts that read it.
     """
@@ -84,7 +84,7 @@ def _put(model: nn.Module, name: str, layer: nn.Module) -> None:
 def check_targets(model: nn.Module, config: LoraConfig) -> dict[str, nn.Linear]:
     """Returns the targeted linears by name; `model` may be meta.
 
-    ConfigError for targets that match nothing, a linear outside the blocks, or take too long to match.
+    Raises ConfigError for targets that match nothing, match a linear outside the blocks, or take too long to match.
     """
     linears = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     found = {name: linears[name] for name in config.targeted(list(linears))}

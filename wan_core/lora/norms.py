@@ -71,7 +71,7 @@ class _Norm(nn.Module):
 
 
 def norms_beside(model: nn.Module, linears: Iterable[str]) -> dict[str, nn.Module]:
-    """Returns the norms with a scale in blocks with one of those linears, by name, in model order."""
+    """Returns the norms with a scale in every block that has one of the linears, by name, in model order."""
     blocks = {(found.stream, found.number) for name in linears if (found := block_of(name))}
     return {
         name: module

@@ -1,10 +1,10 @@
 """Frozen linears of one input and their LoRAs as one autograd node: y = base(x) + scale * (x @ A.T) @ B.T, A (r, in),
 B (out, r).
 
-As separate nodes the gradient of x is made twice, each as wide as x, and added in a third pass. Here the LoRA's part is
-added while it is computed, so that gradient is summed in another order: values and gradients of A and B are those of
-separate nodes to the bit, that of x within rounding. A CPU keeps separate nodes: there memory traffic decides less, and
-runs resume to the bit across versions.
+With separate nodes, base and LoRA each write a gradient of x, and a third pass over memory adds them. Here the LoRA's
+gradient is added while it is computed. Outputs and the gradients of A and B equal the separate nodes' bit for bit; the
+gradient of x is summed in another order, so it differs by rounding. A CPU keeps separate nodes: it gains little from
+less memory traffic, and its runs resume bit for bit across versions.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from ..model.names import each_named, listened_to
 from ..precision import QuantizedLinear, rounded_once
 
 _SEPARATE = frozenset({"cpu"})
-"""types of devices that keep separate nodes"""
+"""device types on which base and LoRA stay separate autograd nodes"""
 
 
 def fits(base: nn.Module, device: torch.device, dtype: torch.dtype) -> bool:
-    """Returns whether `base` is a frozen linear, plain or quantized, that computes in `dtype` on a device for it."""
+    """Returns whether `base` is a frozen linear, plain or quantized, that computes in `dtype`, on a GPU."""
     if device.type in _SEPARATE or torch.compiler.is_compiling():  # a compiler fuses separate nodes itself
         return False
     if "forward" in vars(base):  # a frozen LoRA acts there, and has a gradient of its own
@@ -51,9 +51,10 @@ class OneLora(NamedTuple):
 def with_loras(
     linears: Sequence[OneLora], x: Tensor, names: Sequence[str] = (), *, read: bool = True
 ) -> tuple[Tensor, ...]:
-    """Returns the adapted products (..., out) of one input x (..., in); not `read`, what the graph takes for them.
+    """Returns the adapted products (..., out) of one input x (..., in).
 
-    `names`: of the activations. The products with A of several linears are one: its rows are those of all.
+    `names`: activation names. `read`: False for undefined values with the right graph. The A matrices of several
+    linears are multiplied as one matrix.
     """
     pairs = [matrix for one in linears for matrix in one.pair]
     return cast("tuple[Tensor, ...]", applied(_WithLoras, x, linears, names, read, *pairs))
@@ -88,7 +89,7 @@ class _WithLoras(torch.autograd.Function):
 def _product(x: Tensor, linear: OneLora, hidden: Tensor, up: Tensor) -> Tensor:
     base = linear.base
     hooked = bool(base._forward_hooks or base._forward_pre_hooks)  # pyright: ignore[reportPrivateUsage]
-    # Past the module's call and its attributes, which cost more than the dispatcher.
+    # Calls the function directly: a module's call and attribute look-ups cost more than the dispatcher.
     if type(base) is nn.Linear and not hooked:
         own = base._parameters  # pyright: ignore[reportPrivateUsage]
         result = functional.linear(x, cast(Tensor, own["weight"]), own["bias"])
@@ -97,7 +98,7 @@ def _product(x: Tensor, linear: OneLora, hidden: Tensor, up: Tensor) -> Tensor:
     narrow, rows = _in(linear, "up", up, x.dtype).t(), result.flatten(0, -2)
     if hooked or listened_to():  # a hook or a checkpoint policy may keep the product of the base
         return torch.addmm(rows, hidden, narrow, alpha=linear.scale).view(result.shape)
-    rows.addmm_(hidden, narrow, alpha=linear.scale)  # out of place, a GPU copies it first
+    rows.addmm_(hidden, narrow, alpha=linear.scale)  # an out-of-place addition would copy the result first on a GPU
     return result
 
 
@@ -107,7 +108,7 @@ def _in(linear: OneLora, name: str, matrix: Tensor, dtype: torch.dtype) -> Tenso
 
 
 def _gradients(ctx: Any, gradients: Sequence[Tensor]) -> list[Tensor | None]:
-    """Returns those of x, and of A and B of each linear, for the gradients (..., out) of the outputs."""
+    """Returns the gradients of x, and of A and B of each linear, from the gradients (..., out) of the outputs."""
     x, hidden, *pairs = ctx.saved_tensors
     linears: Sequence[OneLora] = ctx.linears
     downs, ups, outputs = pairs[::2], pairs[1::2], [gradient.flatten(0, -2) for gradient in gradients]
@@ -142,7 +143,7 @@ def _add_input_gradient(of_x: Tensor | None, base: nn.Linear, rows: Tensor) -> T
 
 
 def stacked(matrices: Sequence[Tensor]) -> Tensor:
-    """Returns matrices (r, in) of one dtype below each other: a view where they lie so in memory already."""
+    """Returns matrices (r, in) of one dtype, stacked along dimension 0: a view if they are adjacent in memory."""
     first = matrices[0]
     if len(matrices) == 1:
         return first

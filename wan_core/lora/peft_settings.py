@@ -49,9 +49,9 @@ def _is_number(value: Any) -> bool:
 
 
 def _of_module(settings: dict[str, Any], pattern: str, module: str, usual: Any) -> Any:
-    """Returns the value of the first key that a module's name ends with, else `usual`; "" where a key is no name.
+    """Returns the value of the first key that a module's name ends with, else `usual`; "" if a key is not a plain name.
 
-    To PEFT keys are regular expressions; those of strangers are not compiled here.
+    PEFT treats keys as regular expressions, but untrusted expressions are not compiled here.
     """
     given: Any = settings.get(pattern) or {}
     if not isinstance(given, dict) or not all(_NAME.fullmatch(key) for key in cast("dict[str, Any]", given)):

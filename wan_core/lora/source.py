@@ -24,7 +24,7 @@ from .peft_settings import declared_scale
 
 _LINEAR = re.compile(r"(self_attn|cross_attn|ffn)\.\w+")
 _WIDEST = 1 << 17
-"""no Wan linear is wider; a larger size in a header would only allocate memory"""
+"""width of the widest Wan linear; a larger size in a header is refused before memory is allocated"""
 _NUMBERS = {"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"}
 _REFUSED = {
     "dora_scale": "a DoRA, whose magnitudes belong to the base weights it was trained on",

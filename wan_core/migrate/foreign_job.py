@@ -68,7 +68,7 @@ class ForeignJob:
     frozen: list[tuple[str, float]] = field(default_factory=list[tuple[str, float]])
     """frozen LoRAs: file, strength"""
     in_previews: dict[str, float] = field(default_factory=dict[str, float])
-    """strength of a frozen LoRA in previews, as a multiple of that in training, where it differs"""
+    """frozen LoRA -> its strength in previews, as a multiple of that in training, if different"""
     kind: Kind | None = None
     expert: str = ""
     """the trained expert: "high", "low" or "both"; "" if unknown"""

@@ -24,7 +24,7 @@ _MAY_HOLD = frozenset(
         *("trigger_word", "caption_prefix", "network_args"),
     )
 )
-"""keys whose texts may contain the marks of scripts as ordinary characters"""
+"""keys whose texts may contain placeholder characters such as $ and % as ordinary text"""
 CHANGED = "{said} -> {made}: {why}"
 NOT_STATED = "{key} is not set: {value}, the default of {trainer}"
 READ_BY_NODE = "read by Wan Dataset From File"
@@ -144,7 +144,7 @@ def _widget(at: str) -> str:
 
 
 def _is_unset(name: str, job: ForeignJob, ledger: Ledger) -> bool:
-    """Returns whether a key's value is a placeholder, which is recorded in the job."""
+    """Returns whether a key's value is a placeholder; if so, records that in the job."""
     value = ledger.get(name, object, None) if name in ledger else None
     if isinstance(value, str) and name not in _MAY_HOLD and stands_for_more(value):
         job.unset[name] = value

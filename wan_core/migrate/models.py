@@ -161,14 +161,14 @@ def _is_file(name: str) -> bool:
 
 
 def _of_others(value: str) -> bool:
-    """Returns whether a repository is a fine-tune of somebody else."""
+    """Returns whether a repository belongs to none of the owners of the published weights."""
     owner, slash, name = value.partition("/")
     is_repository = bool(slash and name and owner) and re.fullmatch(r"[\w.-]+/[\w.-]+", value) is not None
     return is_repository and owner.lower() not in _OWNERS | _FOLDERS
 
 
 def vae_file(value: str, job: ForeignJob) -> str | Changed:
-    """The VAE as ComfyUI's file; a .safetensors file keeps its name."""
+    """Returns the name of ComfyUI's VAE file; a .safetensors file keeps its name."""
     name = base_name(value)
     if name.lower().endswith(".safetensors") and not name.lower().startswith("diffusion_pytorch_model"):
         return name
@@ -177,7 +177,7 @@ def vae_file(value: str, job: ForeignJob) -> str | Changed:
 
 
 def text_encoder(value: str, _job: ForeignJob) -> str | Changed:
-    """The text encoder as ComfyUI's file: CLIPLoader reads only these names."""
+    """Returns the name of ComfyUI's text encoder file: CLIPLoader reads only these names."""
     name = base_name(value)
     if name.startswith("umt5_xxl") and name.endswith(".safetensors"):
         return name
@@ -204,7 +204,7 @@ def _add_lora(key: str, file: Any, strength: Any, job: ForeignJob, in_previews: 
 
 
 def merged(value: Any, job: ForeignJob) -> None:
-    """musubi-tuner's files with a list of strengths."""
+    """Adds musubi-tuner's merged LoRAs: a list of files, with a list of strengths."""
     strengths = job.said("base_weights_multiplier")
     for file, strength in zip_longest(_listed(value), _listed(strengths)):
         if file is not None:
@@ -212,13 +212,13 @@ def merged(value: Any, job: ForeignJob) -> None:
 
 
 def fused(value: Any, job: ForeignJob) -> None:
-    """diffusion-pipe's tables of path and weight."""
+    """Adds diffusion-pipe's fused LoRAs: tables with a path and a weight."""
     for entry in _listed(value):
         _add_lora("fuse_adapters", entry["path"], entry.get("weight"), job)
 
 
 def assistant(value: str, job: ForeignJob) -> None:
-    """SimpleTuner's training adapter, unless disabled."""
+    """Adds SimpleTuner's training adapter, unless it is disabled."""
     if str(job.said("disable_assistant_lora") or "").lower() != "true":
         strength, previews = job.said("assistant_lora_strength"), job.said("assistant_lora_inference_strength")
         share = float(previews or 0.0) / (1.0 if strength is None else float(strength) or 1.0)
@@ -226,7 +226,7 @@ def assistant(value: str, job: ForeignJob) -> None:
 
 
 def lora_of(key: str, in_previews: float = 1.0) -> Any:
-    """Returns a reader of one file at full strength."""
+    """Returns a reader of a key whose value is the path of one LoRA, which is added with strength 1."""
 
     def read(value: str, job: ForeignJob) -> None:
         _add_lora(key, value, None, job, in_previews)

@@ -28,7 +28,7 @@ class NamedFiles(Protocol):
 
 @dataclass(frozen=True)
 class Folders:
-    """Files on disk, found by the last parts of their path below one of the folders."""
+    """Finds files on disk: below one of the folders, by the last parts of the path in the settings."""
 
     folders: tuple[Path, ...]
 

@@ -158,7 +158,7 @@ def _with(own: str, text: str) -> str:
 
 
 def _line(line: str, lost: set[str]) -> str:
-    """Returns a prompt without unsupported suffixes, which are added to `lost`."""
+    """Returns a prompt without its unsupported suffixes, and adds these to `lost`."""
     prompt, *suffixes = line.split(" --")
     kept = [suffix for suffix in suffixes if suffix.split(" ")[0] in _SUFFIXES]
     lost |= {f"--{suffix.split(' ')[0]}" for suffix in suffixes} - {f"--{suffix.split(' ')[0]}" for suffix in kept}

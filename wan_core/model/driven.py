@@ -18,7 +18,7 @@ from .embed import embed_patches
 from .shape import Numerics, WanShape
 
 _AWAY = 120.0
-"""RoPE offset in tokens: columns from video to pose video; rows from video to reference, if it replaces a character"""
+"""RoPE offset in tokens: in columns to the pose video; in rows to the reference, if it replaces a character"""
 
 
 class _Embeddings(Protocol):

@@ -28,7 +28,7 @@ class Part(NamedTuple):
     """routes of these tokens"""
 
     def of(self, tensor: Tensor, axis: int = 1) -> Tensor:
-        """Selects the part's tokens along `axis`: (..., N, ...) -> (..., n, ...), contiguous."""
+        """Returns the part's tokens along `axis`: (..., N, ...) -> (..., n, ...), contiguous."""
         return tensor.index_select(axis, self.numbers)
 
 

@@ -146,7 +146,7 @@ class Passage(NamedTuple):
         return Streams(self.some(tokens), None if control is None else self.some(control), here)
 
     def some(self, tensor: Tensor, axis: int = 1) -> Tensor:
-        """Selects the kept ones of N tokens along `axis`."""
+        """Returns the kept tokens out of N along `axis`."""
         if self.regroup is not None:
             return self.regroup.to_layers(tensor, axis)
         return tensor.index_select(axis, sent(self.kept, tensor.device))

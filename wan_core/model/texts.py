@@ -19,7 +19,7 @@ from ..kernels import applied
 TEXT_LENGTH = 512
 """number of text rows that Wan attends to, umT5 tokens and zero padding (Wan configs: text_len)"""
 TEXT_STEP = 16
-"""a text without repetition has a multiple of so many rows: few shapes, and aligned ones"""
+"""a text without repetition is padded to a multiple of this number of rows: few shapes, and aligned ones"""
 
 
 def lengthened(rows: Tensor, count: int) -> Tensor:

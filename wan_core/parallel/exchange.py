@@ -105,7 +105,7 @@ class Exchange:
             self._condition.wait_for(lambda: len(posted) == len(self._peers) or self._ended)
             if len(posted) < len(self._peers):
                 raise Ended
-            return posted  # others may copy from this round already, so an error ends only the next one
+            return posted  # Others may already copy from this round, so an error ends only the next round.
 
     def _free_oldest(self, me: int) -> None:
         """Free the oldest sent parcels; the device first waits for their copies, which all receivers have begun."""

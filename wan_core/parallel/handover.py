@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 from ..accelerator import backend_of
 
 _UNDER_WAY = 2
-"""number of last sends of a card whose tensors stay alive, because their copies may still run"""
+"""number of most recent sends of a card whose tensors stay alive, because their copies may still run"""
 
 
 class Bridge:

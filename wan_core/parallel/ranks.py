@@ -26,7 +26,7 @@ from ..model.transformer import grid_of
 
 ALL_TO_ALL, RING = "all-to-all", "ring"
 _SUMMED_BYTES = 4
-"""bytes of each value of a gradient summed around a ring"""
+"""bytes per value of a gradient that is summed around a ring"""
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ class RankTokens:
         """Does nothing: there are no other copies in this process."""
 
     def gathered(self, own: Tensor, places: Sequence[Tensor]) -> Tensor:
-        """Returns the tokens of all ranks in order, (B, N, C), from those of this rank (B, n, C)."""
+        """Returns the tokens of all ranks in order, (B, N, C), from this rank's tokens (B, n, C)."""
         batch, _, width = own.shape
         arriving = self._exchange.between([own] * self._count, [(batch, len(at), width) for at in places])
         arriving.wait()

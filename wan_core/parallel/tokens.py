@@ -144,7 +144,7 @@ class SplitTokens:
             self._sent, self.watches = False, False
 
     def sum_gradients(self) -> None:
-        """Add the gradients of all copies to those of the first one, in the order of the copies."""
+        """Add the gradients of the other copies to the first copy's, in the order of the copies."""
         mine = adapter_parameters(self._all[0].model)
         for one in self._all[1:]:
             for name, parameter in adapter_parameters(one.model).items():

@@ -101,7 +101,7 @@ def _said_gibibytes(variable: str) -> float | None:
 
 
 def total_bytes(device: torch.device) -> int:
-    """Returns the bytes of a device; for the CPU those of the host, 2**62 without psutil."""
+    """Returns the total bytes of a device; for the CPU the host's RAM, or 2**62 without psutil."""
     if is_gpu(device):
         return abilities_of(device).memory
     return host_total() or 1 << 62

@@ -107,7 +107,7 @@ class PlacementConfig(Config):
         return tuple(map(int, parts))
 
     def identity(self) -> dict[str, Any]:
-        """Returns the number of copies, which makes the batch larger. The device of a block changes no number, and the
+        """Returns the number of copies, which makes the batch larger. The device of a block changes no result, and the
         device of a token only the rounding of sums."""
         listed = self.devices.count(",") + 1 if "," in self.devices else self.devices
         known = (self.copies or listed) if self.mode == "copy per GPU" else 1

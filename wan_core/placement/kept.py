@@ -172,7 +172,7 @@ class _Tape:
         self._chunks: list[Tensor] = []
 
     def reaches(self, end: int) -> bool:
-        """Allocate memory for the first `end` bytes; returns whether it is there."""
+        """Allocate memory for the first `end` bytes; returns False if host memory is short."""
         while len(self._chunks) * CHUNK_BYTES < end:
             if self._most is not None and (len(self._chunks) + 1) * CHUNK_BYTES > self._most:
                 return False

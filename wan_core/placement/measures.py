@@ -11,7 +11,7 @@ from ..model import CHUNK_TOKENS
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryMeasures(Config):
-    """The memory measures of one job. They cost time and, `chunk_tokens` excepted, change no number."""
+    """The memory measures of one job. They cost time and, except for `chunk_tokens`, do not change results."""
 
     offload_inputs: bool = False
     """the inputs that activation checkpointing keeps are offloaded to pinned memory and prefetched one block ahead"""

@@ -61,7 +61,7 @@ def traced_routed(
 ) -> StepTrace:
     """Returns the trace of `step` through `layers` of one device.
 
-    `control`: tokens of a clip in each layer of VACE's second stream. Other arguments are those of `traced_step`.
+    `control`: tokens of a clip in each layer of VACE's second stream. Other arguments are as for `traced_step`.
     """
     count_all, whole = len(layers), step.tokens
     checked = replace(recomputing, unchecked=0)

@@ -26,7 +26,7 @@ def _run(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
 
 
 class StorageMeter(PlainMode):
-    """Counts the live bytes of storages made inside it, without those of `known`; `peak` is their highest sum."""
+    """Counts the live bytes of storages made inside, except the `known` ones; `peak` is the highest count."""
 
     def __init__(
         self,

@@ -120,7 +120,7 @@ class _OffloadedBlock:
         self._set([frozen.within(memory) for frozen in self._frozen])
 
     def unload(self) -> None:
-        """Set the block's tensors to those in host memory."""
+        """Point the block's tensors to their copies in host memory."""
         self._set(self._in_host)
 
     def _set(self, values: list[Tensor]) -> None:
@@ -203,7 +203,7 @@ class Ring:
                 self._loaded(following, keep=ahead)
 
     def _ahead(self, name: str, *, again: bool, returns: bool) -> list[str]:
-        """Returns the next blocks to run, one for each buffer; after the last block, those of the next pass."""
+        """Returns the next blocks to run, one for each buffer; after the last block, the next pass's."""
         number, count = self._order.index(name), len(self._order)
         forward, backward = range(count), range(count - 1, -1, -1)
         if again:

@@ -217,7 +217,7 @@ def _straight(traced: Callable[[StepShape], tuple[int, ...]], step: StepShape) -
     if columns <= many:
         return traced(step)
     few = many // 2
-    # A frame of another aspect ratio with as many tokens, those of a context included.
+    # A frame of another aspect ratio with as many tokens, context tokens included.
     less, more = (traced(replace(step, latent_height=2, latent_width=2 * width, context=())) for width in (few, many))
     return tuple(a + (b - a) * (columns - few) // (many - few) for a, b in zip(less, more, strict=True))
 

@@ -1,4 +1,4 @@
-"""Chooses memory measures: those that the settings fix, and those that they leave to the planner."""
+"""Chooses memory measures: some are fixed by the settings, the others are chosen by the planner."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _least(job: Workload, shape: JobShape) -> list[MemoryMeasures]:
     chunk = CHUNK_TOKENS if job.chunk_tokens is None else job.chunk_tokens
     found = [MemoryMeasures(chunk_tokens=chunk)]
     if job.train.memory == "manual":
-        # `faster.py` does not lengthen the chunks of a manual plan, as it does those of others.
+        # `faster.py` lengthens the chunks of other plans, but not of a manual one.
         wide = MemoryMeasures(chunk_tokens=_chunk_of(job, shape))
         return found if job.chunk_tokens is not None or wide == found[0] else [wide, *found]
     if shape.unpacking_bytes:

@@ -1,4 +1,4 @@
-"""Uses memory that is left over to shorten a step: activations are kept instead of recomputed.
+"""Uses free memory to shorten a step: activations are kept instead of recomputed.
 
 In the order of time saved for each byte: attention outputs (an eighth of the arithmetic), larger chunks of tokens
 (fewer kernels), blocks without checkpointing.

@@ -220,7 +220,7 @@ def plan_memory(job: Workload, room: FreeMemory, card: Card | None = None) -> Me
     """Returns the plan of a job for devices with `room` bytes free. A job that does not fit is not refused here, but by
     `MemoryPlan.check`.
 
-    Of the measures that fit, the plan has those of the shortest predicted step on `card` (None: this machine's).
+    Of the measures that fit, the plan has the ones with the shortest predicted step on `card` (None: this machine's).
     """
     plan = MemoryPlan(job=job, room=room, estimate=fewest_measures(job, job.shape(), room))
     if not plan.fits or job.train.memory == "manual":

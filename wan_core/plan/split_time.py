@@ -18,7 +18,7 @@ from .cards import Card, CardCost
 COPIES = 25e9
 """bytes/s between pinned host memory and a card in a PCIe 4 slot of 16 lanes, each way"""
 PAGEABLE_COPIES = 8e9
-"""bytes/s between host memory that is not pinned and a card, which waits meanwhile"""
+"""bytes/s between unpinned host memory and a card; the card waits for such a copy"""
 
 
 @dataclass(frozen=True)

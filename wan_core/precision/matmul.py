@@ -147,7 +147,7 @@ def _in_8_bits(
 ) -> tuple[Tensor, Tensor]:
     """Returns float rows (n, k) rounded to `dtype`, and the scale of each row, (n, 1) float32.
 
-    `of_column` (1, k) float32: multiply the columns by it first. Without the fused form, that product is in `between`.
+    `of_column` (1, k) float32: multiply the columns by it first. `between`: dtype of this product in the plain form.
     """
     if ROUND.on(rows, str(dtype)):
         return ROUND(rows, of_column, dtype)
@@ -166,7 +166,7 @@ def _in_8_bits(
 
 
 class _Sharing(threading.local):
-    """The rows that products of one thread share, and their rounded values."""
+    """The input rows of several products in one thread, and these rows rounded to 8 bits."""
 
     rows: Tensor | None = None
     found: tuple[Tensor, Tensor] | None = None

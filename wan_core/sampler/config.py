@@ -259,7 +259,7 @@ class SampleConfig(Config):
             )
 
     def of_prompt(self, index: int) -> SampleConfig:
-        """Returns the settings of one prompt: its own, and the common ones for the rest."""
+        """Returns the settings of one prompt: its own, and the common ones where it has none."""
         if not self.prompt_settings:
             return self
         return replace(self, prompt_settings=(), **self.prompt_settings[index].settings())

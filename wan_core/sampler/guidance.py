@@ -27,7 +27,7 @@ class Guidance:
     """blocks that skip-layer guidance skips; empty: no skip-layer guidance"""
 
     skip_in_negative: bool = False
-    """True skips blocks in the negative pass, False in a third pass with the prompt"""
+    """True: blocks are skipped in the negative pass; False: in a third pass, with the prompt"""
     skip_scale: float = 3.0
     """weight of the third pass"""
     skip_from: float = 0.01

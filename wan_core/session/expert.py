@@ -108,7 +108,7 @@ class Expert(Placed):
 
     def keep_measured(self) -> None:
         """Keep the measured memory for the next plan on this machine."""
-        # After a fallback the measured memory is that of other measures than the planned ones.
+        # After a fallback, more is offloaded than planned, so the measured memory does not belong to the plan.
         if self.planned.measured and not self.trainer.relief.used_fallback:
             self.planned.measured.keep(self.run.roots)
 

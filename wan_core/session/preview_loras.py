@@ -66,7 +66,7 @@ def check_preview_loras(runs: Sequence[OpenRun], loras: Sequence[FrozenLora]) ->
 def _of_this_model(run: OpenRun, loras: Sequence[FrozenLora]) -> list[tuple[LoraSource, float]]:
     """Returns file and strength of each LoRA for the model of `run`."""
     own = [_on_model(run, lora) for lora in loras]
-    # A frozen LoRA acts already, at its strength in training: what is missing acts beside it.
+    # A frozen LoRA already acts at its training strength, so only the difference to its preview strength is added.
     own += [lora.stronger(lora.preview_strength - 1) for lora in run.config.model.loras]
     model, expert = model_without_values(run.file.variant.shape), run.file.variant.expert
     return [

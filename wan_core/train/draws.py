@@ -161,7 +161,7 @@ class Draws:
         self._levels, self._first_frame_share = Levels(config, sigma_range), first_frame_share
         self.per_micro_step = 2 if batches.any_class else 1
         self.rolls = batches.any_slider
-        """whether noised latents are made from noise by the base model, as a slider has no clips"""
+        """whether the base model samples the noised latents from noise, because a slider has no clips"""
 
     def place(self, number: int) -> int:
         """Returns the place of this rank's draw among all draws; ranks that train one clip together share it."""

@@ -177,7 +177,7 @@ class FlopCount:
         return found.number if found.stream == "blocks" else self._vace_layers[found.number]
 
     def _add_linear(self, name: str, operations: float, *, trains: bool = False) -> None:
-        """`operations`: forward, per row. `trains`: has trained parameters whatever its name."""
+        """`operations`: forward, per row. `trains`: counts it as trained even if its name is not in the list."""
         term = self._terms[_rows_of(name), self._layer(name)]
         term.forward += operations
         trained = trains or name in self._trained

@@ -34,7 +34,7 @@ class NotFinite(TrainingError):  # noqa: N818  an event; the session adds which 
 
 
 class Streak:
-    """Counts consecutive steps that were not finite; meanwhile the weights may be unusable."""
+    """Counts consecutive steps that were not finite; after such steps the weights may be unusable."""
 
     def __init__(self, limit: int, emit: Emit) -> None:
         """`limit`: consecutive bad steps that end the run."""

@@ -31,7 +31,7 @@ _SAY = frozenset(
 _DIALECTS = {"posix": POSIX, "cmd": CMD, "powershell": POWERSHELL}
 _ENDINGS = {".bat": "cmd", ".cmd": "cmd", ".ps1": "powershell", ".psm1": "powershell", ".py": "python"}
 _IN_PROSE = re.compile(rf"`([^`\n]*{SCRIPT}[^`\n]*)`")
-"""a command in a line of Markdown"""
+"""a command inside a line of Markdown text"""
 _DEEPEST = 2
 
 

@@ -27,7 +27,7 @@ export class DensityCard extends Card {
   /**
    * @param {import("../page/pacing.mjs").Frames} frames
    * @param {() => void} grew
-   * @param {() => { widgets: import("./card_facts.mjs").Widgets, trainers: Trainer[] }} facts asked at each draw
+   * @param {() => { widgets: import("./card_facts.mjs").Widgets, trainers: Trainer[] }} facts called for each redraw
    */
   constructor(frames, grew, facts) {
     super(frames, { label: t("Timesteps that are trained"), kind: "density", grew });

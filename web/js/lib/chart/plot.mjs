@@ -20,7 +20,7 @@ const SHARPEST = 4;
 export class Plot {
   /**
    * @param {import("../page/pacing.mjs").Frames} frames
-   * @param {() => Facts} facts asked at each draw
+   * @param {() => Facts} facts called for each redraw
    * @param {{ dots?: boolean, timesteps?: boolean, legend?: boolean }} options `legend`: false if the caller has its own
    */
   constructor(frames, facts, { dots = true, timesteps = true, legend = true } = {}) {

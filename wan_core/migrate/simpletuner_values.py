@@ -113,13 +113,8 @@ def lowest_rate(value: float, job: ForeignJob) -> Any:
 def clipping(value: float, job: ForeignJob) -> Any:
     if job.said("grad_clip_method") == "norm":
         return value
-    return Changed(
-        1.0,
-        filled(
-            "gradients are clipped by their norm here; {value} for each value of one is another measure",
-            value=f"{value:g}",
-        ),
-    )
+    job.put("WanTrainSettings.max_grad_value", value)
+    return 0.0
 
 
 def loss(value: str, job: ForeignJob) -> Any:

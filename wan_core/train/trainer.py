@@ -298,6 +298,8 @@ class Trainer:
         self._scale.unscale(parameters)
         self._group.average([*(p.grad for p in parameters if p.grad is not None), loss])
         norm = torch.nn.utils.clip_grad_norm_(parameters, self.config.max_grad_norm or math.inf)
+        if self.config.max_grad_value:
+            torch.nn.utils.clip_grad_value_(parameters, self.config.max_grad_value)
         read = self.optimizer.read(torch.stack((norm.to(loss), loss, *self._report.prior_errors)))
         norm, mean_loss, *self._report.read_errors = read
         return norm, mean_loss

@@ -140,6 +140,13 @@ class UpdateConfig(Config):
         high=1e9,
         counts="always",
     )
+    max_grad_value: float = _optimizer_setting(
+        0.0,
+        "Gradient clipping by value: each value of a gradient is limited to plus or minus this, after max_grad_norm. "
+        "0 = off. Set it, with max_grad_norm 0, to match a trainer that clips by value.",
+        low=0.0,
+        high=1e9,
+    )
     lr_scheduler: str = _schedule_setting(
         "cosine",
         "Schedule of the learning rate after warm-up. cosine: falls to 0 along a cosine, learns best. linear: a "

@@ -389,6 +389,9 @@ def test_clips_are_counted_in_a_folder_that_is_named(tmp_path):
         ({"flow_custom_timesteps": [1.0, 0.5]}, "timestep_list", (1000, 500)),
         ({"lr_end": 1e-5, "lr_scheduler": "cosine", "learning_rate": 1e-4}, "lr_scheduler_min_lr_ratio", 0.1),
         ({"lr_end": 1e-5, "lr_scheduler": "constant"}, "lr_scheduler_min_lr_ratio", 0.0),
+        ({"max_grad_norm": 0.01}, "max_grad_value", 0.01),
+        ({"max_grad_norm": 0.01}, "max_grad_norm", 0.0),
+        ({"max_grad_norm": 0.5, "grad_clip_method": "norm"}, "max_grad_value", 0.0),
     ],
 )
 def test_what_simpletuner_says_otherwise(tmp_path, said, widget, value):

@@ -107,6 +107,18 @@ def test_caption_dropout_puts_the_empty_prompt_in_place_of_that_share(tmp_path: 
     assert sum(dropped) in {0.0: range(1), 0.5: range(5, 26), 1.0: range(steps, steps + 1)}[share]
 
 
+def test_gradients_are_clipped_by_norm_then_by_value(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, steady(max_grad_norm=10.0, max_grad_value=0.25))
+    parameters = list(trainer.parameters.values())
+    for parameter in parameters:
+        parameter.grad = torch.zeros_like(parameter)
+    assert parameters[0].grad is not None
+    parameters[0].grad.view(-1)[:3] = torch.tensor([3.0, -4.0, 0.125])
+    norm, _ = trainer._clipped(torch.zeros(()))
+    assert norm == pytest.approx(25.015625**0.5)  # before clipping
+    assert parameters[0].grad.view(-1)[:4].tolist() == [0.25, -0.25, 0.125, 0.0]
+
+
 class TwoAtOnce(Trainer):
     """Draws the two micro-batches of an accumulating run as one batch of two."""
 

@@ -160,7 +160,8 @@ def _largest_temporary(plan: ModelPlan, found: WanFile, numerics: Numerics) -> i
     most = 0
     for name, weight in found.weights.items():
         anew, values = quantized_anew(plan, name, weight), prod(weight.shape)
+        layout = plan.quantize.layout if anew and plan.quantize is not None else weight.layout
         if anew or stays_stored(plan, name, weight):
-            most = max(most, unpacking_bytes(values, found.compute_dtype, "" if anew else weight.layout))
+            most = max(most, unpacking_bytes(values, found.compute_dtype, layout))
             most = max(most, matmul_bytes(values) if numerics.matmul is not None else 0)
     return most

@@ -82,7 +82,7 @@ def float8_kinds(plan: ModelPlan, found: WanFile) -> list[str]:
     kinds: set[str] = set()
     for name, weight in found.weights.items():
         if plan.quantize is not None and quantized_anew(plan, name, weight):
-            kinds |= set() if plan.quantize.scheme == "int8" else {plan.quantize.scheme}
+            kinds |= set() if plan.quantize.scheme in ("int8", "Q4_0") else {plan.quantize.scheme}
         elif weight.has_float8 and stays_stored(plan, name, weight):
             kinds.add(_CALLED.get(weight.dtype, weight.dtype))
     return sorted(kinds)
@@ -166,7 +166,7 @@ def packed_forms(plan: ModelPlan, found: WanFile) -> PackedForms:
             continue
         form = None
         if plan.quantize is not None and quantized_anew(plan, name, weight):
-            form = PackedForm.of("", *plan.quantize.without_values(weight.shape), None)
+            form = PackedForm.of(plan.quantize.layout, *plan.quantize.without_values(weight.shape), None)
         elif stays_stored(plan, name, weight):
             form = PackedForm.of(weight.layout, *weight.without_values())
         forms[block.inside][form] += 1

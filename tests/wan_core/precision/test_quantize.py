@@ -42,6 +42,32 @@ OUTPUT_ERROR = dict.fromkeys(SCHEMES, 0.032) | {"int8": 0.008}
 GRADIENT_ERROR = dict.fromkeys(SCHEMES, 0.07) | {"int8": 0.022}
 
 
+OUTPUT_ERROR["Q4_0"], GRADIENT_ERROR["Q4_0"] = 0.12, 0.3
+
+
+def test_4_bits_are_those_of_the_package_gguf() -> None:
+    gguf = pytest.importorskip("gguf", reason="gguf is an extra")
+    kind = gguf.GGMLQuantizationType.Q4_0
+    for dtype in (torch.float32, torch.bfloat16):
+        weight = torch.randn(24, 96, generator=torch.Generator().manual_seed(2)).to(dtype)
+        weight[3, 32:64], weight[4, :32], weight[5, 1] = 0, 2.0, -70
+        packed, scale = quantized(weight, "Q4_0")
+        theirs = gguf.quantize(weight.float().numpy(), kind)
+        assert scale is None
+        assert torch.equal(packed, torch.from_numpy(theirs))
+        unpacked = dequantise(packed, None, torch.float32, layout="Q4_0")
+        assert torch.equal(unpacked, torch.from_numpy(gguf.dequantize(theirs, kind)))
+        assert packed.nbytes == QuantizeConfig(scheme="Q4_0").bytes_of(weight.shape)
+    linear, x = torch.nn.Linear(96, 24), torch.randn(3, 96, requires_grad=True)
+    holder = torch.nn.ModuleDict({"blocks": torch.nn.ModuleDict({"0": torch.nn.ModuleDict({"ffn": linear})})})
+    unpacked = dequantise(quantized(linear.weight.detach(), "Q4_0")[0], None, torch.float32, layout="Q4_0")
+    assert quantize_block(holder, "", QuantizeConfig(scheme="Q4_0")) == 1
+    (gradient,) = torch.autograd.grad(holder["blocks"]["0"]["ffn"](x).sum(), x)  # type: ignore[index, operator]
+    assert torch.allclose(gradient[0], unpacked.sum(0), atol=1e-5)
+    with pytest.raises(ConfigError, match=r"Q4_0 has blocks of 32 values, and a layer is 40 wide"):
+        quantized(torch.zeros(4, 40), "Q4_0")
+
+
 @pytest.fixture(scope="module")
 def roots(tmp_path_factory: pytest.TempPathFactory) -> Roots:
     return make_roots(tmp_path_factory.mktemp("quantize"))[0]
@@ -67,7 +93,7 @@ def output(model: WanTransformer) -> torch.Tensor:
         return model.train(False)(latent, torch.tensor([700.0]), text)
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", SCHEMES[:4])
 def test_only_the_linears_of_the_blocks_become_eight_bit(roots: Roots, scheme: str) -> None:
     model = build(roots, QuantizeConfig(scheme=scheme))
     assert eight_bit(model) == LINEARS
@@ -274,7 +300,7 @@ def test_our_weights_are_torchaos_to_the_last_bit(scheme: str, dtype: torch.dtyp
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", SCHEMES[:4])
 def test_a_quantized_linear_computes_as_the_dequantised_one_and_keeps_values_and_scales_alone(
     scheme: str, dtype: torch.dtype
 ) -> None:
@@ -372,7 +398,7 @@ def test_two_copies_of_the_code_in_one_process_have_operations_of_their_own(
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", SCHEMES[:4])
 def test_rows_of_zeros_and_of_tiny_values_stay_what_they_are(scheme: str) -> None:
     weight = torch.randn(4, 128, generator=torch.Generator().manual_seed(3)).half()
     weight[1] *= 1e-6

@@ -329,8 +329,37 @@ def add(asked: argparse.Namespace, line: dict[str, Any], measure: Any) -> None:
 PARTS = {"preserve": preserve, "sliders": sliders, "distilled": distilled}
 
 
+def page(lines: list[dict[str, Any]]) -> str:
+    """Returns the page of the results, a table for each part."""
+    text = [
+        "# What targets of base predictions keep",
+        "",
+        "Written by `python benchmarks/learning/targets.py --write-docs`.",
+    ]
+    text += [f"{CLIPS} clips of the concept and {len(OLD)} old captions for each seed; no figure is typed by hand."]
+    for part in PARTS:
+        text += [
+            "",
+            f"## {part}",
+            "",
+            "| row | sampled | new, by seed | old captions, by seed |",
+            "| --- | --- | --- | --- |",
+        ]
+        rows: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        for line in sorted((one for one in lines if one["part"] == part), key=lambda one: one["seed"]):
+            rows.setdefault((line["row"], str(line.get("sampling", line.get("strength", "")))), []).append(line)
+        for (row, how), found in rows.items():
+            new = ", ".join(str(one.get("colours", one["new"]["all"]["right"])) for one in found)
+            old = ", ".join(str(one["old"]["all"]["right"]) for one in found)
+            text.append(f"| {row} | {how} | {new} | {old} |")
+    return "\n".join(text) + "\n"
+
+
 def main(arguments: list[str]) -> int:
     asked = options().parse_args(arguments)
+    if asked.write_docs:
+        PAGE.write_text(page(read_results(asked.results)), encoding="utf-8")
+        return 0
     torch.set_num_threads(asked.threads)
     study = TargetStudy(asked.work, Path(os.environ.get("COMFYUI_PATH", ROOT / ".cache" / "comfyui")))
     study.ready(studied(CONCEPT))
@@ -345,6 +374,7 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--write-docs", action="store_true", help=f"write {PAGE.name}, train nothing")
     parser.add_argument("--work", type=Path, default=ROOT / "demo_output" / "learning_targets", help="clips and LoRAs")
     return parser
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from ..dataset import Companion, Dataset, DatasetConfig, KnownFiles, Sample, held_out_digests, require_trained
 from ..dataset.bucket import Bucket
@@ -180,9 +179,12 @@ def _name_all(dataset: Dataset, keys: SampleKeys, should_stop: Callable[[], bool
 def _item_of(sample: Sample, config: DatasetConfig, keys: SampleKeys) -> CacheItem:
     classed = class_caption(sample.caption, config.trigger_word, config.class_word)
     classed = classed if config.class_preservation else ""
-    named: dict[str, Any] = {**keys.of(sample, config)}
+    found = keys.of(sample, config)
     return CacheItem(
-        **named,
+        latent_key=found["latent_key"],
+        text_key=found["text_key"],
+        condition_key=found["condition_key"],
+        mask_key=found["mask_key"],
         class_weight=config.class_preservation,
         class_key=text_key(classed, keys.text_identity) if config.class_preservation else "",
         class_caption=classed,

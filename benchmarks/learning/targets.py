@@ -61,7 +61,7 @@ OLD = [one for number, one in enumerate(all_words()) if (number + number // 4) %
 """a quarter of the old captions, with every word"""
 MANY = replace(SAMPLING, steps=12)
 STEPS = 150
-NEGATIVE, COLOUR, POSITIVE, SLIDER_SCALE, SLIDER_STEPS = "blue", "white", "red", 1.0, 100
+NEGATIVE, COLOUR, POSITIVE, SLIDER_SCALE, SLIDER_STEPS = "blue", "purple", "red", 1.0, 100
 SPEED, ADAPTER = "speed", "training_adapter"
 
 
@@ -291,7 +291,7 @@ def slider_trial(seed: int) -> TargetTrial:
 
 
 def sliders(study: TargetStudy, asked: argparse.Namespace) -> None:
-    """A slider of colour: captions of COLOUR become those of POSITIVE or NEGATIVE, with their shape and direction."""
+    """A slider of colour: COLOUR, which lies between, becomes POSITIVE or NEGATIVE, with its shape and direction."""
     words = [one for one in all_words() if one.colour == COLOUR]
     for seed in asked.seeds:
         lines = [

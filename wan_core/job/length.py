@@ -1,4 +1,4 @@
-"""Length of a run: steps from epochs and global batch, once the clips are known; the limit in hours."""
+"""Length of a run: steps from epochs and global batch, once the clips are known; its limit in hours, early stopping."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 from ..cache import CacheSet, Order
 from ..errors import ConfigError
-from ..events import Event, StageEnded, StepDone
-from ..metrics import finite, records_of
+from ..events import Event, StageEnded, StepDone, Suggested
+from ..metrics import finite, records_of, whole
 from ..train import Manifest, TrainConfig, check_warmup, with_auto_rate
 from .config import RunConfig
 
@@ -106,7 +106,10 @@ def shared_out(changed: RunConfig, known: RunConfig, batches: int) -> RunConfig:
 
 
 class TimeLimit:
-    """Counts the hours of training of a run over all of its sessions, without encoding."""
+    """Ends a run before its last step: after its hours of training, without encoding, or by early stopping.
+
+    Both count over all sessions of the run.
+    """
 
     def __init__(self, directory: Path, train: TrainConfig) -> None:
         self._train, self._spent = train, 0.0
@@ -114,9 +117,13 @@ class TimeLimit:
             records = records_of(directory / "metrics.jsonl", (StepDone.name, StageEnded.name))
             seconds = ((one["event"], one.get("stage", ""), finite(one.get("seconds"))) for one in records)
             self._spent = sum(_seconds_of(*one) for one in seconds)
+        self._overfits_from: int | None = None
+        if train.early_stopping:
+            for one in records_of(directory / "metrics.jsonl", (Suggested.name,)):
+                self._overfits_from = whole(one.get("overfits_from"))
         self._seconds: list[float] = []
         self.ended = False
-        """whether the run was saved after its max_train_hours"""
+        """whether the run was saved after one of the limits"""
 
     @property
     def left(self) -> float | None:
@@ -126,15 +133,19 @@ class TimeLimit:
 
     @property
     def is_over(self) -> bool:
-        return self.left == 0
+        return self.left == 0 or self._overfits_from is not None
 
     @property
     def reason(self) -> str:
         """Why such a run ends."""
+        if self._overfits_from is not None:
+            return f"early_stopping: its held-out loss has risen since step {self._overfits_from}"
         return f"its {self._train.max_train_hours:g} h of training are over"
 
     def with_time_left(self, event: Event) -> Event:
         """Counts the time of `event` and returns it; StepDone with the seconds that are left."""
+        if self._train.early_stopping and isinstance(event, Suggested):
+            self._overfits_from = event.overfits_from
         self._spent += _seconds_of(event.name, getattr(event, "stage", ""), getattr(event, "seconds", None))
         return event if self.left is None or not isinstance(event, StepDone) else replace(event, seconds_left=self.left)
 

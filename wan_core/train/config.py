@@ -96,6 +96,12 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
         "Noise levels (0 to 1000) at which the validation loss is measured. For one expert, the usual four are spread "
         "over its own range. Change them to measure other levels.",
     )
+    early_stopping: bool = _evaluation_setting(
+        False,
+        "Early stopping: the run is saved and finished when the loss of held-out clips has risen by more than noise "
+        "for two validations, while the training loss fell. Without held-out clips nothing stops. Turn it on for "
+        "long runs.",
+    )
     save_dtype: str = _evaluation_setting(
         "bf16",
         "Dtype of the saved LoRA file. The resume state is always float32. Choose fp32 for exact weights, in a file of "
@@ -263,7 +269,13 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         read_routes(self.tread_routes)
-        if self.max_train_hours and self.expert == "both" and self.expert_order != "alternating":
+        in_turns = self.expert == "both" and self.expert_order != "alternating"
+        if self.early_stopping and in_turns:
+            raise ConfigError(
+                f"early_stopping is on, and expert_order {self.expert_order}: the run could end before the low noise "
+                "expert has begun. Set expert_order to alternating, or turn early_stopping off."
+            )
+        if self.max_train_hours and in_turns:
             raise ConfigError(
                 f"max_train_hours is {self.max_train_hours:g}, and expert_order {self.expert_order}: the hours could "
                 "end before the low noise expert has begun. Set expert_order to alternating, or max_train_hours to 0."

@@ -13,7 +13,7 @@ from tests.support.tiny_run import TinyRun, make_run
 from wan_core.cache import LatentCache
 from wan_core.cli.settings import change_run
 from wan_core.errors import ConfigError
-from wan_core.events import Finished, StepDone, to_line
+from wan_core.events import Finished, StepDone, Suggested, to_line
 from wan_core.files import atomic_write_json
 from wan_core.job import choose_run, read_run, read_status
 from wan_core.job.length import TimeLimit, with_clip_values
@@ -143,6 +143,28 @@ def test_hours_end_a_run_at_a_save_and_more_of_them_go_on_as_if_it_had_never_end
         [load_file(one.directory / "saves" / "step-000005" / name) for name in names] for one in (longer, straight)
     )
     assert all(a.keys() == b.keys() and all(a[k].equal(b[k]) for k in a) for a, b in zip(made, never, strict=True))
+
+
+def test_early_stopping_ends_a_run_that_overfits_at_a_save_and_it_stays_ended(tmp_path: Path) -> None:
+    run = make_run(tmp_path, train=replace(HOURS, max_train_hours=0.0, early_stopping=True))
+    worse = Suggested(step=3, best=2, why="", overfits_from=2)
+    with open(run.directory / "metrics.jsonl", "a", encoding="utf-8") as metrics:
+        metrics.write(to_line(worse))
+    (finished,) = [event for event in train_here(run) if isinstance(event, Finished)]
+    assert (finished.state, finished.step) == ("done", 1)
+    assert finished.result is not None
+    assert finished.result["reason"] == "early_stopping: its held-out loss has risen since step 2"
+    assert choose_run(run.directory.parent, run.config).action == "done"
+    assert choose_run(run.directory.parent, with_settings(run, early_stopping=False).config).action == "resume"
+    over = []
+    for train in (TrainConfig(), TrainConfig(early_stopping=True)):
+        limit = TimeLimit(tmp_path, train)
+        for event in (worse, replace(worse, overfits_from=None)):
+            limit.with_time_left(event)
+            over.append(limit.is_over)
+    assert over == [False, False, True, False]
+    with pytest.raises(ConfigError, match=r"^early_stopping is on, and expert_order high first: the run could"):
+        TrainConfig(expert="both", early_stopping=True)
 
 
 def test_what_is_left_is_the_shorter_of_steps_and_hours() -> None:

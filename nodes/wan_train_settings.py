@@ -106,7 +106,6 @@ class WanTrainSettings(io.ComfyNode):
                 *(widget(TrainConfig, name) for name in ("offload_optimizer", "profile_steps", "profile_skip_steps")),
                 widget(TrainConfig, "guidance_target"),
                 *(widget(LoraConfig, name) for name in ("peft_tuner", "peft_args", "peft_file")),
-                widget(TrainConfig, "max_grad_value"),
                 *(widget(TrainConfig, name) for name in ("max_grad_value", "early_stopping")),
             ],
             outputs=[WanSettings.Output(display_name="settings", tooltip="For Train Wan LoRA.")],

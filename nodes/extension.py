@@ -19,12 +19,14 @@ from .train_lora import TrainLoRA
 from .validate_video import ValidateVideo
 from .wan_cache_from_latents import WanCacheFromLatents
 from .wan_cache_from_tfrecord import WanCacheFromTFRecord
+from .wan_clip_frames import WanClipFrames
 from .wan_dataset_from_file import WanDatasetFromFile
 from .wan_dataset_from_images import WanDatasetFromImages
 from .wan_dataset_settings import WanDatasetSettings
 from .wan_lora_file import WanLoraFile
 from .wan_precision_policy import WanPrecisionPolicy
 from .wan_preview_settings import WanPreviewSettings
+from .wan_save_captions import WanSaveCaptions
 from .wan_slider_prompts import WanSliderPrompts
 from .wan_sweep_settings import WanSweepSettings
 from .wan_synthetic_dataset import WanSyntheticDataset
@@ -41,6 +43,8 @@ NODES: list[type[io.ComfyNode]] = [
     WanDatasetSettings,
     WanDatasetFromFile,
     WanDatasetFromImages,
+    WanClipFrames,
+    WanSaveCaptions,
     CacheLatents,
     WanCacheFromLatents,
     WanCacheFromTFRecord,

@@ -41,6 +41,11 @@ _MOST = 64
 _MOST_FILES = 400_000
 
 
+def edits_of(dataset: Dataset) -> CaptionEdits:
+    """Returns the captions of a dataset's files."""
+    return CaptionEdits(scanned_files(dataset), folders.allowed_places, (folders.cache().root / "unpacked",))
+
+
 class Scans:
     """The newest scans of this server by a random id; the page sends this id and a clip's number, never a path."""
 
@@ -51,7 +56,7 @@ class Scans:
     def add(self, dataset: Dataset) -> str:
         """Adds a dataset's files; returns their new id."""
         scan = secrets.token_hex(16)
-        edits = CaptionEdits(scanned_files(dataset), folders.allowed_places, (folders.cache().root / "unpacked",))
+        edits = edits_of(dataset)
         with self._turn:
             self._known[scan] = edits
             # Two limits, because one scan of 100,000 files needs as much memory as thousands of small ones.

@@ -84,7 +84,11 @@ def queue(pack_nodes: dict[str, Any], base: Path, monkeypatch: pytest.MonkeyPatc
         "dataset": SimpleNamespace(
             require_captions=lambda: None,
             kind=SimpleNamespace(vision=False),
-            parts=(SimpleNamespace(config=SimpleNamespace(size_multiple=16)),),
+            parts=(
+                SimpleNamespace(
+                    config=SimpleNamespace(size_multiple=16, caption_extension=".txt"), samples=(), rejected=()
+                ),
+            ),
         ),
         "images": torch.zeros(5, 48, 48, 3),
     }
@@ -100,6 +104,8 @@ WIRES = {
     "WanDatasetFromImages": ("model", "images"),
     "WanCacheFromTFRecord": ("model",),
     "WanSliderPrompts": ("model",),
+    "WanClipFrames": ("dataset",),
+    "WanSaveCaptions": ("dataset",),
     "WanSyntheticDataset": ("model",),
     "CacheLatents": ("dataset",),
     "TrainLoRA": ("model", "cache"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from .allowed import allowed_file, allowed_folder, list_folders, named_roots, read_roots
 from .caption_edits import CaptionEdits, Found, Written, scanned_files
+from .captioning import CaptionRules, answers_of, clips_by_name, frames_to_look_at, with_new_captions
 from .captions import TOKEN_LIMIT, TextLengths, lengths_of
 from .conditioning import (
     DEFAULT_NEGATIVE_PROMPT,
@@ -34,6 +35,7 @@ __all__ = [
     "NOTHING_TO_PREDICT",
     "TOKEN_LIMIT",
     "CaptionEdits",
+    "CaptionRules",
     "Companion",
     "Dataset",
     "DatasetConfig",
@@ -49,11 +51,14 @@ __all__ = [
     "Written",
     "allowed_file",
     "allowed_folder",
+    "answers_of",
+    "clips_by_name",
     "contact_sheet",
     "dataset_facts",
     "dataset_report",
     "dataset_review",
     "fingerprint_of_folder",
+    "frames_to_look_at",
     "held_out_digests",
     "lengths_of",
     "list_folders",
@@ -70,4 +75,5 @@ __all__ = [
     "scanned_files",
     "stack_conditions",
     "with_mask",
+    "with_new_captions",
 ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -133,11 +133,7 @@ class CaptionEdits:
         file = self._files[self._number(clip)]
         with self._turn:
             places = CaptionFolders(self._allowed())
-            data = _bytes_to_change(file, places)
-            if _read(file, data)[0] != one_line(before):
-                raise DatasetError(
-                    f"{shown(file.caption_file)} was changed by somebody else meanwhile. Look at it again, then write."
-                )
+            data = _bytes_of_caption(file, one_line(before), places)
             if one_line(caption) == one_line(before):
                 return Written(change=0, clips=0)
             made = with_caption(file.caption_file, data, caption)
@@ -153,21 +149,42 @@ class CaptionEdits:
             search = self.find(text, len(self._files))
             if (search.can_change, search.places) != counted:
                 raise DatasetError("The captions have changed since they were counted. Count them again, then replace.")
-            done: dict[Path, tuple[bytes | None, bytes | None]] = {}
-            refused: list[str] = []
-            places, clips = CaptionFolders(self._allowed()), 0
-            for one in (one for one in search.first if not one.refusal):
-                file = self._files[one.clip]
-                try:
-                    if file.caption_file not in done:  # clip.mp4 and clip.png share clip.txt
-                        data = _bytes_to_change(file, places)
-                        made = with_caption(file.caption_file, data, one.caption.replace(text, by))
-                        put_caption_file(file.caption_file, made, places)
-                        done[file.caption_file] = (data, made)
-                    clips += 1
-                except DatasetError as error:
-                    refused.append(str(error))
-            return Written(change=self._keep(done) if done else 0, clips=clips, refused=tuple(refused))
+            able = (one for one in search.first if not one.refusal)
+            return self._write_each((one.clip, one.caption, one.caption.replace(text, by)) for one in able)
+
+    def path_of(self, clip: int) -> Path:
+        """Returns the media file of a clip."""
+        return self._files[self._number(clip)].path
+
+    def to_write(self) -> list[Found]:
+        """Returns one clip of every caption file that can be written and read, or does not exist yet."""
+        places, found = CaptionFolders(self._allowed()), dict[Path, Found]()
+        for number, file in enumerate(self._files):
+            if file.caption_file not in found:
+                found[file.caption_file] = self._look(number, places)
+        return [one for one in found.values() if not one.refusal and not one.unreadable]
+
+    def write_all(self, captions: Iterable[tuple[int, str, str]]) -> Written:
+        """Write captions as one change: (clip, caption before, new caption). A file changed meanwhile is refused."""
+        with self._turn:
+            return self._write_each(captions)
+
+    def _write_each(self, captions: Iterable[tuple[int, str, str]]) -> Written:
+        done: dict[Path, tuple[bytes | None, bytes | None]] = {}
+        refused: list[str] = []
+        places, clips = CaptionFolders(self._allowed()), 0
+        for clip, before, caption in captions:
+            file = self._files[clip]
+            try:
+                if file.caption_file not in done:  # clip.mp4 and clip.png share clip.txt
+                    data = _bytes_of_caption(file, before, places)
+                    made = with_caption(file.caption_file, data, caption)
+                    put_caption_file(file.caption_file, made, places)
+                    done[file.caption_file] = (data, made)
+                clips += 1
+            except DatasetError as error:
+                refused.append(str(error))
+        return Written(change=self._keep(done) if done else 0, clips=clips, refused=tuple(refused))
 
     def undo(self, change: int) -> Written:
         """Restores the files of a change, except those edited since. Raises DatasetError for an unknown change."""
@@ -239,6 +256,16 @@ class CaptionEdits:
 
 _Change = Mapping[Path, tuple[bytes | None, bytes | None]]
 """caption file -> (bytes before, bytes after); None if there is no file"""
+
+
+def _bytes_of_caption(file: ScannedFile, caption: str, places: CaptionFolders) -> bytes | None:
+    """Returns the bytes of a writable caption file; DatasetError if its caption is no longer `caption`."""
+    data = _bytes_to_change(file, places)
+    if _read(file, data)[0] != caption:
+        raise DatasetError(
+            f"{shown(file.caption_file)} was changed by somebody else meanwhile. Look at it again, then write."
+        )
+    return data
 
 
 def _bytes_to_change(file: ScannedFile, places: CaptionFolders) -> bytes | None:

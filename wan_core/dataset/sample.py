@@ -5,9 +5,10 @@ A Dataset is the value of a WAN_DATASET link in a graph.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from ..errors import DatasetError
 from ..model import ConditionKind
@@ -143,6 +144,8 @@ class ScanResult:
     """sentences about the source, such as repeats of subfolders"""
     caption_hint: str = ""
     """a clause that names files which may be the missing captions"""
+    again: Callable[[Any], ScanResult] | None = field(default=None, compare=False)
+    """scans the same files with a ScanContext; None if nobody needs it"""
 
     def __repr__(self) -> str:
         return f"ScanResult({len(self.samples)} of {len(self.samples) + len(self.rejected)} files)"

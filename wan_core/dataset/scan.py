@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from ..errors import ConfigError, DatasetError
@@ -91,6 +92,8 @@ def scan_files(
             "class_preservation needs a trigger_word, which class_word replaces in the captions. Set trigger_word of "
             "the dataset, or class_preservation to 0."
         )
+    given = {"rejected": rejected, "notes": notes, "caption_hint": caption_hint}
+    again = partial(scan_files, config, source, files, **given)
     samples: list[Sample] = []
     rejected = list(rejected)
     files = with_companions(files, wanted_companions(config))
@@ -120,6 +123,7 @@ def scan_files(
         rejected=tuple(rejected),
         notes=tuple(notes),
         caption_hint=caption_hint,
+        again=again,
     )
 
 

@@ -23,14 +23,24 @@ import { list, text } from "./lists.mjs";
 export class Memory {
   /** Newest last. @type {{ scan: string, change: number }[]} */
   #changes = [];
+  /** Scans whose change was offered. @type {Set<string>} */
+  #offered = new Set();
   /** Unsaved texts. @type {Map<string, string>} */
   drafts = new Map();
   /** The search text. */
   find = "";
 
-  /** @param {string} scan @param {Written} done */
+  /** @param {string} scan @param {Pick<Written, "change">} done */
   keep(scan, { change }) {
     if (change) this.#changes.push({ scan, change });
+  }
+
+  /** Keep a change that the node itself made; once, however many times its facts are shown. @param {any} undo */
+  offer(undo) {
+    if (!isScan(undo?.scan) || !Number.isInteger(undo.change) || this.#offered.has(undo.scan))
+      return;
+    this.#offered.add(undo.scan);
+    this.keep(undo.scan, undo);
   }
 
   get canUndo() {

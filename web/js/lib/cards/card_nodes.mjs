@@ -40,6 +40,7 @@ const KEYS = {
   PlanMemory: "wan_plan",
   [FOLDER_NODE]: SHEET,
   WanDatasetFromFile: SHEET,
+  WanSaveCaptions: SHEET,
   ValidateVideo: CLIPS,
   [LOADER]: "wan_model",
 };

@@ -49,10 +49,11 @@ export class DatasetCard extends Card {
     this.show(null);
   }
 
-  /** @param {(Dataset & { image?: unknown }) | null} dataset */
+  /** @param {(Dataset & { image?: unknown, undo?: unknown }) | null} dataset */
   show(dataset) {
     if (dataset) {
       write(this.dropped, ""); // the card shows the dropped files now
+      this.memory.offer(dataset.undo);
       this.fill(dataset);
     } else fill(this.body, notYet(t("Shows the files, their sizes and the batches.")), this.hint());
     this.ask();

@@ -27,13 +27,15 @@ const LORA = "WanLoraFile";
 /** Node that repeats settings with different values. */
 const SWEEP = "WanSweepSettings";
 const FROM_FILE = "WanDatasetFromFile";
+/** Takes a dataset and gives it with captions. */
+const CAPTIONS = "WanSaveCaptions";
 const DATASETS = ["WanVideoDataset", FROM_FILE, "WanSyntheticDataset"];
 /** Names of other trainers' settings files, which contain sizes; a JSON file may be a list of clips instead. */
 const SETTINGS_FILE = /[.](toml|ya?ml)$/i;
 const MAYBE_SETTINGS = /[.]json$/i;
 /** Nodes whose widgets and links change a plan. */
 export const KINDS = [
-  ...[LOADER, ...CHANGES, ...DATASETS],
+  ...[LOADER, ...CHANGES, ...DATASETS, CAPTIONS],
   ...["CacheLatents", "WanTrainSettings", "WanPreviewSettings", LORA, "TrainLoRA"],
 ];
 /** LiteGraph's modes of a bypassed and of a muted node. */
@@ -150,7 +152,7 @@ function datasetsOf(trainer) {
   let node = kindOf(cache) === "CacheLatents" ? sourceOf(cache, "dataset") : cache;
   while (node && found.length < LONGEST) {
     if (DATASETS.includes(kindOf(node))) found.push(node);
-    node = sourceOf(node, "append_to");
+    node = sourceOf(node, kindOf(node) === CAPTIONS ? "dataset" : "append_to");
   }
   return found;
 }

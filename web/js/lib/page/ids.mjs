@@ -15,6 +15,7 @@ export const OURS = [
   ...[
     "WanCacheFromLatents",
     "WanCacheFromTFRecord",
+    "WanClipFrames",
     "WanDatasetFromFile",
     "WanDatasetFromImages",
     "WanDatasetSettings",
@@ -23,6 +24,7 @@ export const OURS = [
     "WanLoraFile",
     "WanPrecisionPolicy",
     "WanPreviewSettings",
+    "WanSaveCaptions",
     "WanSliderPrompts",
     "WanSweepSettings",
     "WanSyntheticDataset",

@@ -1,0 +1,164 @@
+"""Wan Save Captions: writes a captioner's answers beside the clips. Loads no captioner where no caption is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from comfy_api.latest import io
+from comfy_execution.graph_utils import ExecutionBlocker
+
+from ..wan_core.dataset import CaptionRules, Dataset, Found, answers_of, clips_by_name, with_new_captions
+from ..wan_core.errors import DatasetError
+from ..wan_core.words import counted, listed, logger
+from .bridge.scanning import SCANS, edits_of, scanned_output
+from .bridge.types import CATEGORY, WanDataset
+from .bridge.widgets import flag, judged_when_it_runs, searched_as, text, whole
+
+_log = logger(__name__)
+
+_NONE = ("",)
+"""value of a list that is not connected; one that is connected is no tuple"""
+_LISTS = {
+    "captions": "A list: one caption for each clip, from the captioner. Read only when needed.",
+    "names": "The names of these clips, from Wan Clip Frames.",
+}
+
+
+class WanSaveCaptions(io.ComfyNode):
+    """An output node, so that captions are saved without training."""
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="WanSaveCaptions",
+            display_name="Wan Save Captions",
+            category=CATEGORY,
+            **searched_as("caption", "captioner", "auto caption", "write txt", "tagging"),
+            description="Saves captions in text files next to the clips, and gives the dataset with them. Existing "
+            "captions stay. Where no caption is missing, the captioner is not even loaded.",
+            is_input_list=True,
+            is_output_node=True,
+            hidden=[io.Hidden.unique_id, io.Hidden.prompt],
+            inputs=[
+                WanDataset.Input("dataset", tooltip="The dataset that Wan Clip Frames reads too."),
+                *(
+                    io.String.Input(name, lazy=True, force_input=True, optional=True, default="", tooltip=tooltip)
+                    for name, tooltip in _LISTS.items()
+                ),
+                text(
+                    "trigger_word",
+                    "",
+                    "Word in front of each new caption that lacks it. Leave it empty if Wan Video Dataset has it.",
+                ),
+                text("prefix", "", "Text in front of each new caption, such as a style. Set it for a look of its own."),
+                flag(
+                    "clean_up",
+                    True,
+                    'Remove openings such as "The video shows", quotation marks and the reasoning of a model. Turn it '
+                    "off to keep every word.",
+                ),
+                whole(
+                    "replace_captions",
+                    0,
+                    0,
+                    1000000,
+                    "Number of existing captions to replace. 0 = none: only missing ones are written. Any other number "
+                    "than theirs is refused, and the message says theirs.",
+                ),
+            ],
+            outputs=[
+                WanDataset.Output(display_name="dataset", tooltip="With the new captions, for Cache Latents."),
+                io.String.Output(display_name="report", tooltip="Report of what was written, and its length."),
+            ],
+        )
+
+    validate_inputs = judged_when_it_runs
+
+    @classmethod
+    def check_lazy_status(
+        cls,
+        dataset: Sequence[Dataset],
+        captions: Sequence[str | None] = _NONE,
+        names: Sequence[str | None] = _NONE,
+        replace_captions: Sequence[int] = (0,),
+        **_: object,
+    ) -> list[str]:
+        clips = clips_by_name(edits_of(dataset[0]))
+        if not replace_captions[0] and all(one.caption for one in clips.values()):
+            return []
+        if _NONE in (captions, names):
+            raise DatasetError(
+                "Captions are missing, and no captioner is connected. Connect names of Wan Clip Frames, and captions of a "
+                "node that writes texts about its frames."
+            )
+        if names[0] is None:
+            return ["names"]
+        return ["captions"] if _to_write(clips, names, replace_captions[0]) and captions[0] is None else []
+
+    @classmethod
+    def execute(
+        cls,
+        dataset: Sequence[Dataset],
+        captions: Sequence[str | None] = _NONE,
+        names: Sequence[str | None] = _NONE,
+        trigger_word: Sequence[str] = ("",),
+        prefix: Sequence[str] = ("",),
+        clean_up: Sequence[bool] = (True,),
+        replace_captions: Sequence[int] = (0,),
+    ) -> io.NodeOutput:
+        scan = SCANS.add(dataset[0])
+        edits = SCANS.get(scan) or edits_of(dataset[0])
+        clips = clips_by_name(edits)
+        to_write = _to_write(clips, names, replace_captions[0])
+        if not to_write:
+            report = f"{counted(sum(bool(one.caption) for one in clips.values()), 'caption')} kept, none written"
+            return io.NodeOutput(dataset[0], report, ui={"text": [report]})
+        rules = CaptionRules(trigger_word=trigger_word[0], prefix=prefix[0], clean_up=clean_up[0])
+        answers = answers_of([str(name) for name in names], [str(one or "") for one in captions], rules)
+        new = {
+            clips[name].clip: (clips[name].caption, said) for name, said in answers.captions.items() if name in to_write
+        }
+        done = edits.write_all((clip, before, said) for clip, (before, said) in new.items())
+        paths = [edits.path_of(clip) for clip in new]
+        made = scanned_output(cls, None, lambda context: with_new_captions(dataset[0], paths, context))
+        found, report, _ = made.args
+        shown: Any = made.ui
+        problems = [*answers.unusable, *done.refused]
+        left = [name for name, one in clips.items() if not one.caption and name not in to_write]
+        if problems and not left and any(part.captionless for part in found.parts):
+            raise DatasetError(
+                "{problems} The other captions are saved ({count}). Write the missing ones on the dataset node, or "
+                "press Run again with another prompt.",
+                problems=" ".join(problems),
+                count=done.clips,
+            )
+        lines = [f"{counted(done.clips, 'caption')} written: {answers.lengths()}", *problems]
+        lines += [f"{counted(len(left), 'clip')} without a caption: press Run again for the next ones."] if left else []
+        _log.info("%s", "; ".join(lines))
+        ui: dict[str, Any] = {**shown, "text": ["\n".join([*lines, "", report])]}
+        ui["wan_dataset"][0]["undo"] = {"scan": scan, "change": done.change}
+        return io.NodeOutput(ExecutionBlocker(None) if left else found, ui["text"][0], ui=ui)
+
+
+def _to_write(clips: dict[str, Found], names: Sequence[str | None], replace: int) -> list[str]:
+    """Returns the names of clips to caption. Raises DatasetError for an unknown name, or another number than `replace`
+    of captions that are replaced."""
+    given = [name for name in names if name]
+    if unknown := [name for name in given if name not in clips]:
+        raise DatasetError(
+            "names has {names}, which no clip of this dataset is called. Connect names of Wan Clip Frames, and the "
+            "same dataset to both nodes.",
+            names=listed(unknown),
+        )
+    existing = [name for name in given if clips[name].caption]
+    if not replace:
+        return [name for name in given if name not in existing]
+    if len(existing) != replace:
+        raise DatasetError(
+            "{existing} of these {clips} clips have a caption already. To replace them, set replace_captions to "
+            "{existing}, and back to 0 afterwards; to write others, set clips of Wan Clip Frames to all.",
+            existing=len(existing),
+            clips=len(given),
+        )
+    return given

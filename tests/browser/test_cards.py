@@ -171,7 +171,7 @@ def test_cards_say_what_is_known_before_and_after_a_queue_and_a_reload_and_never
         shows(card(canvas, "density"), "between timesteps 604 and 855")
         shows(card(canvas, "density"), "known once Load Wan Model has run; drawn with 3.")
         turn(canvas, "WanTrainSettings", "discrete_flow_shift", 8)
-        shows(card(canvas, "density"), "the middle is 889")
+        shows(card(canvas, "density"), "the median is 889")
         canvas.fit()
         canvas.screenshot(f"cards-before-{mode}")
 
@@ -207,7 +207,7 @@ def test_cards_say_what_is_known_before_and_after_a_queue_and_a_reload_and_never
         canvas.wait_until_ready()
         canvas.page.wait_for_function(SHOWN)
         canvas.page.wait_for_function(PICTURES)
-        shows(card(canvas, "density"), "the middle is 889")
+        shows(card(canvas, "density"), "the median is 889")
     assert canvas.our_problems == []
 
     # The same page, told by strangers.

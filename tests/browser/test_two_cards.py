@@ -88,11 +88,11 @@ def test_template_06_draws_when_both_cards_work_and_the_panel_shows_the_devices_
 
             write_many(run)
             said(canvas, "save")
-            shows(panel, "32 devices, 21.4 to 22.9 of 24.0 GiB · slowest rank 7 · ⚠ 1 rank is silent")
+            shows(panel, "32 devices, 21.4 to 22.9 of 24.0 GiB · slowest rank 7 · ⚠ 1 rank does not respond")
             assert not bars.first.is_visible()
             canvas.focus("TrainLoRA")
             panel.locator(".wan-memory summary").click()
-            shows(bars.first, "rank 30 · node3 cuda:0", "⚠ silent for 0:4")
+            shows(bars.first, "rank 30 · node3 cuda:0", "⚠ no response for 0:4")
             shows(bars.nth(1), "rank 7 · node0 cuda:0", "slowest")
             assert bars.count() == 32
             assert serious(canvas, PANEL) == []

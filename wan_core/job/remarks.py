@@ -317,7 +317,7 @@ def not_finite_error(error: NotFinite, good_step: int, store: SaveStore, config:
     lower, now = _written(lower_rate(rate, config.train.optimizer)), _written(rate)
     first = filled("learning_rate {lower} instead of {now}", lower=lower, now=now)
     if not good_step:
-        again = "It never had a usable one: without a change, it would stop here again."
+        again = "No step was finite: without a change, it would stop here again."
         first = "another LoRA to start from, or none" if config.lora.start_from else ""
     wider = "base_precision bf16 or fp32 in Load Wan Model"
     if not all_have_bf16(config.model.placement.device_names()):

@@ -80,7 +80,7 @@ _TRAIN = (
     *drops("dtype", "the precision policy computes in bf16"),
     Key("linear_timesteps", "WanTrainSettings.loss_weighting", "bell", kind=bool, read=if_so("bell")),
     *drops("linear_timesteps2", "loss_weighting bell weighs both sides of the middle"),
-    *drops("next_sample_timesteps", "noise levels are drawn, each by the seed of its step"),
+    *drops("next_sample_timesteps", "noise levels are drawn at random, each from the seed of its step"),
     Key("snr_gamma min_snr_gamma", "WanTrainSettings.loss_weighting", "min_snr, its analogue for flow matching",
         kind=float, read=to.min_snr),
     *(Key(name, at, "with a trigger_word; the data half reads it", kind=object, read=lambda _value, _job: None)

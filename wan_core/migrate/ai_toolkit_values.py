@@ -154,7 +154,7 @@ def full_rank(kind: str) -> Any:
         if job.of("WanTrainSettings.adapter") != kind:
             return Without(filled("only {schedule} reads it", schedule=kind))
         job.put("TrainLoRA.alpha", 0.0)
-        return Changed(1024, "the largest here")
+        return Changed(1024, "the largest value here")
 
     return read
 
@@ -196,7 +196,7 @@ def ema(value: Any, job: ForeignJob) -> Any:
     given = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
     if not given.get("use_ema"):
         return None
-    return Changed(float(given.get("ema_decay", 0.999)), "the average is saved, evaluated and previewed")
+    return Changed(float(given.get("ema_decay", 0.999)), "the averaged weights are saved, evaluated and previewed")
 
 
 def timestep_type(value: str, job: ForeignJob) -> Any:

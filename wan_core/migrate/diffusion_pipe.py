@@ -28,7 +28,7 @@ def _batch(value: Any, job: ForeignJob) -> Any:
 def _stages(value: int, job: ForeignJob) -> Any:
     if value < 2:
         return None
-    return Changed("split blocks", filled("over {n} GPUs; set devices where there are more", n=value))
+    return Changed("split blocks", filled("over {n} GPUs; set devices if this machine has more", n=value))
 
 
 def _split(value: list[Any], _job: ForeignJob) -> str:
@@ -127,7 +127,7 @@ def _edge(value: float, _job: ForeignJob) -> Any:
 
 def _rank(value: float, job: ForeignJob) -> Any:
     """Returns the rank, at most 1024; for a LoKr, a huge rank stands for complete matrices."""
-    return int(value) if value <= 1024 else Changed(1024, "the largest here")
+    return int(value) if value <= 1024 else Changed(1024, "the largest value here")
 
 
 def _optimizer(value: str, job: ForeignJob) -> Any:

@@ -173,7 +173,7 @@ def _arguments(given: Mapping[str, Any], ours: str, stated: set[str], job: Forei
         job.put("WanTrainSettings.optimizer_args", ", ".join(taken))
     if rest:
         job.hint(
-            "optimizer {name} is given no {arguments}: its own arguments may have other names here. See "
+            "optimizer {name} does not get {arguments}, because its arguments may have other names here. See "
             "optimizer_args of Wan Train Settings",
             name=ours,
             arguments=", ".join(rest)[:200],
@@ -298,7 +298,7 @@ def rank_of(value: int, job: ForeignJob) -> Any:
     if value <= 1024 or kind not in ("LoKr", "LoHa"):
         return value
     job.huge_rank = value
-    return Changed(1024, "the largest here")
+    return Changed(1024, "the largest value here")
 
 
 def alpha_of(value: float, job: ForeignJob) -> Any:

@@ -171,7 +171,7 @@ def read_musubi_job(data: Mapping[str, Any], source: str, unset: Mapping[str, st
     task, file = (kind_of(str(flat.get(key, ""))) for key in ("task", "dit"))
     if task is not None and file is not None and _differ(task.name, file.name):
         job.hint(
-            "task {task} and the name of dit are different models, {one} and {other}",
+            "task {task} and the file name of dit state different models, {one} and {other}",
             task=flat["task"],
             one=task.name,
             other=file.name,

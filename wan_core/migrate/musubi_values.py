@@ -34,7 +34,7 @@ def sampling(value: str, job: ForeignJob) -> Any:
     ours = _SIGMA.get(scheme, "uniform")
     if ours == "shift":
         job.put("WanTrainSettings.sigmoid_scale", float(job.said("logit_std") or 1.0))
-    return Changed(ours, filled("the same draws under weighting_scheme {name}", name=scheme))
+    return Changed(ours, filled("the same distribution as weighting_scheme {name}", name=scheme))
 
 
 def shift(value: float, job: ForeignJob) -> Any:

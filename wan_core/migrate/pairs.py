@@ -135,7 +135,7 @@ def _shared(high: ForeignJob, low: ForeignJob) -> None:
         differ.append(f"dataset_config {base_name(low.data)}")
     if differ:
         high.ledger.change(
-            "low noise: {values} -> skipped: both experts share it, as the high noise command says it",
+            "low noise: {values} -> skipped: both experts share it, and the value of the high noise command is used",
             values=f"{', '.join(differ):.400}",
         )
 

@@ -143,5 +143,5 @@ def _job_of_command(name: str, command: Command, beside: NamedFiles) -> ForeignJ
         job.hint("{file} was not found, so its settings are missing; import it with that file", file=f"{named:.80}")
     for words in (command.loose, command.cut):
         if words:
-            job.hint("{words} follows no option of the command: check what it is", words=f"{' '.join(words):.200}")
+            job.hint("{words} belongs to no option of the command: check the command", words=f"{' '.join(words):.200}")
     return job

@@ -84,7 +84,7 @@ KEYS = (
     *drops("flow_timesteps_mode", "listed noise levels are trained equally often"),
     *drops("flow_cubic_schedule_weights timestep_bias_strategy "
            "timestep_bias_begin timestep_bias_end timestep_bias_multiplier timestep_bias_portion "
-           "disable_segmented_timestep_sampling", "noise levels are drawn, each by the seed of its step"),
+           "disable_segmented_timestep_sampling", "noise levels are drawn at random, each from the seed of its step"),
     Key("loss_type", "WanTrainSettings.loss_type", "huber is pseudo_huber here", read=to.loss),
     Key("huber_c", "WanTrainSettings.huber_delta", kind=float, read=lambda _value, _job: None),
     *drops("huber_schedule", "one width for all noise levels"),

@@ -120,7 +120,7 @@ def clipping(value: float, job: ForeignJob) -> Any:
 def loss(value: str, job: ForeignJob) -> Any:
     if value in ("huber", "smooth_l1"):
         job.put("WanTrainSettings.huber_delta", float(job.said("huber_c") or 0.1))
-        return "pseudo_huber" if value == "huber" else Changed("huber", "its other name")
+        return "pseudo_huber" if value == "huber" else Changed("huber", "the same setting under its other name")
     return (
         "mse"
         if value == "l2"
@@ -136,7 +136,7 @@ def ema(value: bool, job: ForeignJob) -> Any:
     every = int(job.said("ema_update_interval") or 1)
     decay = float(job.said("ema_decay") or 0.995)
     if every == 1:
-        return Changed(decay, "the average is saved, evaluated and previewed")
+        return Changed(decay, "the averaged weights are saved, evaluated and previewed")
     each = round(decay ** (1 / every), 6)
     return Changed(
         each, filled("{decay} every {n} steps is {each} every step", decay=f"{decay:g}", n=every, each=f"{each:g}")

@@ -186,7 +186,7 @@ def test_ways_to_start_it(tmp_path: Path, text: str, rank: int) -> None:
     job = job_of(tmp_path, text)
     assert job.lora().rank == rank
     assert "unknown, so not used" not in job.account()
-    assert "follows no option" not in said(job)
+    assert "belongs to no option" not in said(job)
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_options_that_may_be_there_or_not_are_named(tmp_path: Path) -> None:
     )
     job = job_of(tmp_path, text)
     assert (job.train().seed, job.train().compile) == (3, False)
-    assert "if ...: --compile if ...: --sdpa $OTHER follows no option" in said(job, "to do")
+    assert "if ...: --compile if ...: --sdpa $OTHER belongs to no option" in said(job, "to do")
 
 
 def test_what_becomes_nothing_is_named_as_it_is_written(tmp_path: Path) -> None:
@@ -384,4 +384,4 @@ def test_what_one_expert_does_not_say_is_not_made_up_for_the_pair(tmp_path: Path
 def test_a_task_and_a_file_of_two_models_are_named(tmp_path: Path, task: str, file: str, differ: bool) -> None:
     job = job_of(tmp_path, f"{TRAIN} --task {task} --dit m/{file}")
     assert model(job)[0] == file
-    assert ("are different models" in said(job, "to do")) is differ
+    assert ("state different models" in said(job, "to do")) is differ

@@ -39,7 +39,7 @@ def toolkit(tmp_path: Path, **process: Any) -> Any:
 def test_a_rank_for_whole_matrices_is_the_largest_here(tmp_path: Path, options: str, rank: int, alpha: float) -> None:
     job = job_of(tmp_path, f"{TRAIN} --task t2v-1.3B --dit x.safetensors {options}")
     assert (job.lora().rank, job.lora().alpha) == (rank, alpha)
-    assert ("the largest here" in said(job, "changed")) is ("1024 -" not in options and "dim 1024" not in options)
+    assert ("the largest value here" in said(job, "changed")) is ("1024 -" not in options and "dim 1024" not in options)
 
 
 def test_whole_matrices_of_other_trainers_count_in_full_too(tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ def test_a_run_none_of_whose_steps_counted_is_not_done(tmp_path: Path, max_bad_s
     events: list[Event] = []
     with pytest.raises(
         TrainingError,
-        match=r"No good step was saved\. It never had a usable one: without a change, .* order: base_precision bf16",
+        match=r"No good step was saved\. No step was finite: without a change, .* order: base_precision bf16",
     ):
         train_here(run, emit=events.append, target=NanFrom(*range(1, 7)))
     assert len(of(events, StepSkipped)) == min(max_bad_steps, 6)

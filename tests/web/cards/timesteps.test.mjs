@@ -44,11 +44,11 @@ test("a shift of 0 is the model's, and the card says which", () => {
   const told = (widgetsOf, range) => sentences(drawOf(widgetsOf, range), range).join(" ");
   const high = rangeOf([{ expert: "auto", model: T2V }]);
   assert.equal(drawOf(settings("shift", 0), high).shift, 12);
-  assert.match(told(settings("shift", 0), high), /0 is the model's: 12\.$/);
+  assert.match(told(settings("shift", 0), high), /0 means the model's shift: 12\.$/);
   assert.equal(drawOf(settings("shift", 7), high).shift, 7);
   assert.doesNotMatch(told(settings("shift", 7), high), /model's/);
   assert.equal(drawOf(settings("shift", 0), WHOLE).shift, 3);
-  assert.match(told(settings("shift", 0), WHOLE), /has run; drawn with 3\.$/);
+  assert.match(told(settings("shift", 0), WHOLE), /has run; this curve uses 3\.$/);
   assert.doesNotMatch(told(settings("sigmoid", 0), high), /model's/);
 });
 
@@ -99,7 +99,7 @@ test("numbers that make no sense are not drawn", () => {
 test("the usual draw is told in timesteps", () => {
   const draw = drawOf(settings(), WHOLE);
   assert.deepEqual(sentences(draw, WHOLE), [
-    "Half of the training is between timesteps 604 and 855, the middle is 750.",
+    "Half of the training is between timesteps 604 and 855; the median is 750.",
   ]);
   assert.equal(timestep(draw, 0.5), 750);
   assert.equal(readingAt(draw, 750), "50 % of the training is below timestep 750");
@@ -123,9 +123,9 @@ test("what cuts the draw, or does not count for it, is said", () => {
     "This expert trains 875 to 1000: 20 % of the draws; the others are drawn again.",
   ]);
   assert.deepEqual(told(settings(), { ...WHOLE, boundary: 0.9 }), [
-    "The experts of this model meet at 900.",
+    "The boundary between the experts of this model is timestep 900.",
   ]);
-  assert.match(told(settings(), { ...WHOLE, open: true })[0], /once Load Wan Model has run/);
+  assert.match(told(settings(), { ...WHOLE, open: true })[0], /after Load Wan Model has run/);
   assert.deepEqual(told(settings("sigmoid"), WHOLE), ["sigmoid does not use discrete_flow_shift."]);
   assert.deepEqual(told(settings("uniform"), WHOLE), ["uniform does not use sigmoid_scale."]);
 });
@@ -147,7 +147,7 @@ test("timesteps that the settings leave out are not drawn, and that is said", ()
 test("what a sampling reads, and what it does not, is said", () => {
   const told = (sampling) => sentences(drawOf(settings(sampling, 0), WHOLE), WHOLE).slice(1);
   assert.deepEqual(told("flux_shift"), [
-    "The shift goes by the size of each clip; drawn for 832x480.",
+    "The shift depends on the size of each clip; this curve is for 832x480.",
     "flux_shift does not use discrete_flow_shift.",
   ]);
   assert.deepEqual(told("beta"), [
@@ -168,7 +168,7 @@ test("a draw that never falls into its range is told instead of drawn", () => {
   const draw = drawOf(settings("sigmoid", 1, 0.1), range);
   assert.ok(!drawable(draw));
   assert.deepEqual(sentences(draw, range), [
-    "Almost nothing of this draw falls into 900 to 1000: choose uniform, or another shift.",
+    "Almost no drawn timestep is within 900 to 1000: choose uniform, or another shift.",
   ]);
 });
 
@@ -199,5 +199,5 @@ test("a list is drawn as it is, and a range squeezes where it is asked to", () =
     "sigmoid(0) moved by 3 is 750",
   );
   assert.ok(Math.abs(share(squeezed, 0.2, 0.4) - share(whole, 0, 0.5)) < 1e-12);
-  assert.ok(sentences(squeezed, WHOLE).includes("All draws are squeezed into 200 to 600."));
+  assert.ok(sentences(squeezed, WHOLE).includes("All drawn timesteps are scaled into 200 to 600."));
 });

@@ -19,8 +19,8 @@ test("a finished run with other settings is named with at most three of them, an
   ];
   assert.equal(
     said({ action: "start", changes }),
-    "fox is a finished run (step 160 of 160). It has other settings: learning rate is 0.3 there and 0.0002 here; " +
-      "diffusion_model; rank is 8 there and 16 here; 1 more. Run starts a new one, fox_002.",
+    "fox is a finished run (step 160 of 160). It has other settings: learning rate is 0.3 in that run and 0.0002 here; " +
+      "diffusion_model; rank is 8 in that run and 16 here; 1 more. Run starts a new one, fox_002.",
   );
   assert.match(
     said({ action: "refuse", changes, new: "" }),

@@ -35,7 +35,7 @@ test("ranks of several machines are named, the slowest and a silent one marked",
   assert.equal(first.predicted, null, "the memory of all ranks together is that of none");
   assert.ok(first.text.endsWith(" · slowest"));
   assert.equal(second.device, "rank 1 · beta cuda:0");
-  assert.equal(second.text, "⚠ silent for 0:45 · RTX 4090 · 21.0 GiB peak of 24.0 GiB");
+  assert.equal(second.text, "⚠ no response for 0:45 · RTX 4090 · 21.0 GiB peak of 24.0 GiB");
 });
 
 test("more than four devices are one line", () => {
@@ -44,7 +44,7 @@ test("more than four devices are one line", () => {
   );
   assert.equal(manyText(ranks, 7), "32 devices, 21.4 to 22.9 of 24.0 GiB · slowest rank 7");
   ranks[3].silent = 60;
-  assert.ok(manyText(ranks, null).endsWith(" · ⚠ 1 rank is silent"));
+  assert.ok(manyText(ranks, null).endsWith(" · ⚠ 1 rank does not respond"));
   const first = deviceBars(ranks, undefined, 7).slice(0, 3);
   assert.deepEqual(
     first.map((bar) => bar.device),

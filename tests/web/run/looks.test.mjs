@@ -68,14 +68,17 @@ test("who deletes a run is asked with what goes, the names that stay and the roo
   assert.deepEqual(more, []);
   const loras = ["w/cat.safetensors", "w/cat_000010.safetensors"];
   const [, named, frees] = question("cat", loras, 2 ** 31);
-  assert.match(named, /lists\. Of this run they have w\/cat, w\/cat_000010\.$/);
+  assert.match(named, /lists\. LoRAs of this run in the loader lists: w\/cat, w\/cat_000010\.$/);
   assert.equal(frees, "Deleting it frees 2.0 GiB.");
-  assert.match(question("cat", ["a", "b", "c", "d", "e"], null)[1], /have a, b, c and 2 more\.$/);
+  assert.match(question("cat", ["a", "b", "c", "d", "e"], null)[1], /lists: a, b, c and 2 more\.$/);
 });
 
 test("cached clips say what they take, and offer to delete only what nothing needs", () => {
   assert.equal(roomText({ bytes: 0, spare: 0 }), "No clips are cached.");
-  assert.match(roomText({ bytes: 2 ** 31, spare: 0 }), /^Cached clips use 2\.0 GiB\. Unfinished/);
+  assert.match(
+    roomText({ bytes: 2 ** 31, spare: 0 }),
+    /^Cached clips use 2\.0 GiB\. All of them belong to unfinished runs/,
+  );
   const some = roomText({ bytes: 2 ** 31, spare: 2 ** 30 });
   assert.match(some, /use 2\.0 GiB, and no unfinished run needs 1\.0 GiB of that\. Delete these\?/);
 });

@@ -127,7 +127,7 @@ export function notYet(what) {
     { class: "wan-hint" },
     what,
     " ",
-    t("Press Run; with only this node selected, run the selection: then nothing is trained."),
+    t("Press Run. To see this without training, select only this node and run the selection."),
   );
 }
 

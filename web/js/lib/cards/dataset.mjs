@@ -167,7 +167,7 @@ function findingText(kind, count) {
     case "long_caption":
       return t("caption probably over 512 tokens, and truncated there");
     case "no_mask":
-      return t("without a mask: trained completely");
+      return t("without a mask: the complete picture is trained");
     case "given_whole":
       return t(
         "the model gets the complete clip as input, so it learns nothing: add clips, or train the text-to-video model",
@@ -193,7 +193,7 @@ function findingText(kind, count) {
         "groups of files that look the same",
       );
     case "not_compared":
-      return t("not compared for copies: the time limit was reached");
+      return t("not checked for duplicates: the time limit was reached");
     default:
       return kind;
   }

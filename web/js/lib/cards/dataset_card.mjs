@@ -186,16 +186,22 @@ function offered({ missing, trigger }) {
   return element(
     "div",
     { class: "wan-remedies" },
-    button(t("Skip these files"), t("missing_captions: the rest is trained"), () =>
-      tell(missing(SKIP)),
+    button(
+      t("Skip these files"),
+      t("Sets missing_captions: only the other files are trained"),
+      () => tell(missing(SKIP)),
     ),
-    button(t("Train them without words"), t("missing_captions: the empty prompt"), () =>
-      tell(missing(EMPTY)),
+    button(
+      t("Train them without words"),
+      t("Sets missing_captions: these files get the empty prompt"),
+      () => tell(missing(EMPTY)),
     ),
     word,
     button(
       t("Use this trigger word"),
-      t("trigger_word: for files without a caption, and in front of the others"),
+      t(
+        "Sets trigger_word: it becomes the caption of these files, and is put in front of the others' captions",
+      ),
       use,
     ),
     said,

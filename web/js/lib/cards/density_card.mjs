@@ -63,7 +63,9 @@ export class DensityCard extends Card {
     const sound = draw !== null && drawable(draw);
     this.box.hidden = !sound;
     this.quarters.hidden = !sound;
-    const lines = draw ? sentences(draw, range) : [t("One of the numbers cannot be drawn.")];
+    const lines = draw
+      ? sentences(draw, range)
+      : [t("The curve cannot be drawn: one of the values is not valid.")];
     write(this.said, inOneText(lines));
     mark(this.canvas, "aria-label", inOneText(lines));
     if (draw && sound) this.plot(draw, range.boundary);

@@ -118,7 +118,7 @@ function boundary(context, plan, sigma, theme, width) {
   context.fillStyle = theme.text;
   context.textAlign = "right";
   context.textBaseline = "top";
-  const label = t("experts meet at {timestep}", { timestep: Math.round(sigma * 1000) });
+  const label = t("boundary of the experts: {timestep}", { timestep: Math.round(sigma * 1000) });
   context.fillText(label, Math.min(plan.at(sigma) + 8, width - 2), 1);
 }
 

@@ -187,22 +187,22 @@ export function sentences(draw, { boundary, open }) {
   }
   if (!drawable(draw)) {
     return [
-      t(
-        "Almost nothing of this draw falls into {low} to {high}: choose uniform, or another shift.",
-        { low, high },
-      ),
+      t("Almost no drawn timestep is within {low} to {high}: choose uniform, or another shift.", {
+        low,
+        high,
+      }),
     ];
   }
   const [first, middle, last] = [0.25, 0.5, 0.75].map((part) => timestep(draw, part));
   const said = [
-    t("Half of the training is between timesteps {first} and {last}, the middle is {middle}.", {
+    t("Half of the training is between timesteps {first} and {last}; the median is {middle}.", {
       first,
       middle,
       last,
     }),
   ];
   if (draw.rescaled) {
-    said.push(t("All draws are squeezed into {low} to {high}.", { low, high }));
+    said.push(t("All drawn timesteps are scaled into {low} to {high}.", { low, high }));
   } else if (cut) {
     const part = percent(kept(draw));
     const numbers = { low, high, part };
@@ -219,20 +219,24 @@ export function sentences(draw, { boundary, open }) {
     );
   } else if (boundary !== null) {
     said.push(
-      t("The experts of this model meet at {timestep}.", { timestep: Math.round(1000 * boundary) }),
+      t("The boundary between the experts of this model is timestep {timestep}.", {
+        timestep: Math.round(1000 * boundary),
+      }),
     );
   } else if (open) {
     said.push(
-      t("Where the range of the expert ends is known once Load Wan Model has run; all is drawn."),
+      t(
+        "The range of this expert is known after Load Wan Model has run; until then the curve shows all timesteps.",
+      ),
     );
   }
   if (draw.asModel !== undefined) {
     const { shift } = draw;
     said.push(
       draw.asModel
-        ? t("discrete_flow_shift 0 is the model's: {shift}.", { shift })
+        ? t("discrete_flow_shift 0 means the model's shift: {shift}.", { shift })
         : t(
-            "discrete_flow_shift 0 is the model's, known once Load Wan Model has run; drawn with {shift}.",
+            "discrete_flow_shift 0 means the model's shift, which is known after Load Wan Model has run; this curve uses {shift}.",
             { shift },
           ),
     );
@@ -240,7 +244,10 @@ export function sentences(draw, { boundary, open }) {
   const { sampling } = draw;
   if (shiftBySize(sampling, 1, 1) !== null)
     said.push(
-      t("The shift goes by the size of each clip; drawn for {width}x{height}.", USUAL_SIZE),
+      t(
+        "The shift depends on the size of each clip; this curve is for {width}x{height}.",
+        USUAL_SIZE,
+      ),
     );
   if (!SHIFTED.includes(sampling))
     said.push(t("{sampling} does not use discrete_flow_shift.", { sampling }));

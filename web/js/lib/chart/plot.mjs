@@ -206,8 +206,8 @@ function markerTexts({ saves, samples, best, overfitsFrom, marks, skipped }, war
     samples?.length ? t("▶ preview") : "",
     best ? t("★ suggested: step {step}", { step: best }) : "",
     overfitsFrom ? t("▒ over-fits after step {step}", { step: overfitsFrom }) : "",
-    marks?.length ? t("⚠ marked as wrong: step {step}", { step: steps(marks) }) : "",
-    skipped?.length ? t("× skipped: no usable number") : "",
+    marks?.length ? t("⚠ problem at step {step}", { step: steps(marks) }) : "",
+    skipped?.length ? t("× skipped: not finite") : "",
   ];
   const written = (/** @type {string} */ text) => (/^[⚠×]/.test(text) ? warns : "");
   return texts.filter(Boolean).map((text) => ({ text, color: "", written: written(text) }));

@@ -98,7 +98,9 @@ export function details(plan) {
   }
   if (host?.held) {
     const values = { held: host.held };
-    said.push(t("ComfyUI uses {held} of host memory; training frees what no node needs.", values));
+    said.push(
+      t("ComfyUI uses {held} of host memory; training frees the part that no node needs.", values),
+    );
   }
   if (known(pace) && pace >= SOONEST) {
     said.push(paceText(short(pace), known(seconds) && seconds >= 1 ? clock(seconds) : "", plan));

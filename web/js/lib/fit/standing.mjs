@@ -75,7 +75,7 @@ function changesOf({ changes }, title) {
     const name = title(setting);
     return there === null || here === null
       ? name
-      : t("{name} is {there} there and {here} here", {
+      : t("{name} is {there} in that run and {here} here", {
           name,
           there: word(there),
           here: word(here),

@@ -99,7 +99,7 @@ export class SamplesGrid {
   #build() {
     const title = t("Previews of {run}", { run: this.run });
     this.count = element("span", { class: "wan-count" });
-    this.all = button(t("Play all"), t("Plays every clip in view, in step"), () => this.#switch());
+    this.all = button(t("Play all"), t("Plays all visible clips in sync"), () => this.#switch());
     this.said = element("p", { class: "wan-hint", role: "status" }, t("Reading …"));
     this.table = element("table", { class: "wan-grid-table", "aria-label": title });
     this.scroll = element("div", { class: "wan-grid-scroll", tabindex: -1 }, this.table);

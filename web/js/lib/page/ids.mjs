@@ -179,7 +179,7 @@ const SAID = "wan_trainer.taken";
 export function sayWhoTookIds(summary, toast) {
   const lines = takenIds().map(({ id, pack }) =>
     t(
-      "{pack} has a node called {id} too. Ours is {ours} here, and workflows of ours open with it.",
+      "{pack} also has a node called {id}. The node of this pack is {ours} here, and its workflows open with that name.",
       {
         pack,
         id,

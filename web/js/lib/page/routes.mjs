@@ -7,7 +7,7 @@ import { t } from "./words.mjs";
 /**
  * @typedef {{ now?: number | null, peak?: number | null, predicted?: number | null, total?: number | null }} Memory
  * @typedef {Memory & { rank?: number | null, host?: string, device: string, name?: string, busy?: number | null, silent?: number | null }} Device
- *   `busy`: utilization in per cent; `silent`: seconds since its rank's last sign of life
+ *   `busy`: utilization in per cent; `silent`: seconds since its rank's last heartbeat
  * @typedef {{ id: string, state: string, step: number, steps: number, reached?: number | null, reason?: string, updated?: number,
  *   loss?: number | null, eval_loss?: number | null, eval_step?: number | null, eval_held_out?: boolean | null, eval_expert?: string,
  *   eval_best?: number | null, eval_best_step?: number | null,

@@ -12,7 +12,9 @@ export class Notifier {
   constructor() {
     this.box = element("input", { type: "checkbox", onchange: () => this.tick() });
     this.box.checked = kept(KEY);
-    const hint = t("A notification of the desktop, or a tone where the browser allows none.");
+    const hint = t(
+      "A desktop notification, or a tone if the browser does not allow notifications.",
+    );
     this.element = element(
       "label",
       { class: "wan-notify", title: hint },

@@ -54,7 +54,7 @@ export class SuggestionLine {
 /** @param {number | null} best */
 function shortText(best) {
   return best === null
-    ? t("All steps look alike to the judge: compare the clips.")
+    ? t("All steps look alike in the evaluation: compare the clips.")
     : t("★ Step {step} is suggested.", { step: best });
 }
 

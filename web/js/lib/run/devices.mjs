@@ -34,7 +34,7 @@ export function deviceBars(devices, memory, slowest) {
     const share = (/** @type {unknown} */ bytes) => (known(bytes) ? bytes / whole : null);
     const place = [hosts > 1 ? host : "", device].filter(Boolean).join(" ");
     const parts = [
-      known(silent) ? t("⚠ silent for {time}", { time: clock(silent) }) : "",
+      known(silent) ? t("⚠ no response for {time}", { time: clock(silent) }) : "",
       shortName(name),
       memoryText({ ...one, peak }),
       known(busy) ? t("{percent} % busy", { percent: busy }) : "",
@@ -73,7 +73,7 @@ export function manyText(devices, slowest) {
       ? t("{n} devices, {low} to {high} of {total}", values)
       : t("{n} devices", values),
     known(slowest) ? t("slowest rank {rank}", { rank: slowest }) : "",
-    silent ? `⚠ ${counted(silent, "1 rank is silent", "{n} ranks are silent")}` : "",
+    silent ? `⚠ ${counted(silent, "1 rank does not respond", "{n} ranks do not respond")}` : "",
   ];
   return parts.filter(Boolean).join(" · ");
 }

@@ -16,7 +16,7 @@ export function roomText({ bytes, spare }) {
   const size = gib(bytes);
   if (!spare)
     return t(
-      "Cached clips use {size}. Unfinished runs need all of them, or they were queued within the last hour.",
+      "Cached clips use {size}. All of them belong to unfinished runs, or were queued within the last hour.",
       { size },
     );
   return t(

@@ -87,7 +87,7 @@ export function question(run, loras, bytes) {
     inOneText([
       t("What is kept: cached clips, your own files, and LoRAs in the loader lists."),
       names &&
-        t("Of this run they have {names}.", {
+        t("LoRAs of this run in the loader lists: {names}.", {
           names: count > 0 ? t("{names} and {count} more", { names, count }) : names,
         }),
     ]),

@@ -107,6 +107,7 @@ class WanTrainSettings(io.ComfyNode):
                 widget(TrainConfig, "guidance_target"),
                 *(widget(LoraConfig, name) for name in ("peft_tuner", "peft_args", "peft_file")),
                 *(widget(TrainConfig, name) for name in ("max_grad_value", "early_stopping")),
+                *(widget(TrainConfig, name) for name in ("save_every_n_epochs", "save_every_n_minutes")),
             ],
             outputs=[WanSettings.Output(display_name="settings", tooltip="For Train Wan LoRA.")],
         )

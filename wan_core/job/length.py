@@ -37,17 +37,23 @@ def with_global_batch(train: TrainConfig, ranks: int) -> TrainConfig:
 
 
 def with_clip_values(train: TrainConfig, clips: CacheSet, ranks: int) -> TrainConfig:
-    """Returns `train` with gradient accumulation from its global batch, and steps from its epochs.
+    """Returns `train` with gradient accumulation from its global batch, and steps from epochs.
 
     A learning rate of 0 becomes the optimizer's own. Of a pair, each expert trains these epochs. Raises what
     `with_global_batch` does, and ConfigError if warm-up lasts as long as these steps.
     """
     train = with_global_batch(with_auto_rate(train), ranks)
+    if not (train.max_train_epochs or train.save_every_n_epochs):
+        return train
+    order = Order(clips.items, seed=train.seed, batch_size=train.batch_size, bucket_sampling=train.bucket_sampling)
+
+    def steps_of(epochs: int) -> int:
+        return -(-epochs * order.batches_per_epoch // (train.gradient_accumulation_steps * ranks))
+
+    if train.save_every_n_epochs:
+        train = replace(train, save_every_n_steps=steps_of(train.save_every_n_epochs))
     if train.max_train_epochs:
-        order = Order(clips.items, seed=train.seed, batch_size=train.batch_size, bucket_sampling=train.bucket_sampling)
-        batches = train.max_train_epochs * order.batches_per_epoch
-        steps = -(-batches // (train.gradient_accumulation_steps * ranks))
-        train = replace(train, steps=steps * len(train.experts))
+        train = replace(train, steps=steps_of(train.max_train_epochs) * len(train.experts))
         check_warmup(train)
     return train
 

@@ -165,11 +165,12 @@ _TOP = (
     Key("eval_every_n_epochs", "WanTrainSettings.eval_every_n_steps", "as steps", kind=float,
         read=_every("WanTrainSettings.eval_every_n_steps", "eval_every_n_epochs")),
     Key("eval_every_n_examples", "WanTrainSettings.eval_every_n_steps", "as steps", kind=int, read=_every_example),
+    Key("checkpoint_every_n_minutes", "WanTrainSettings.save_every_n_minutes", "with the LoRA", kind=float),
     *drops("eval_datasets", _EVAL),
     Key("video_clip_mode", "WanDatasetSettings.frame_extraction", "multiple_overlapping: chunk", read=_clip_mode),
     *drops(
         "partition_method disable_block_swap_for_eval reentrant_activation_checkpointing "
-        "checkpoint_every_n_minutes checkpoint_every_n_epochs eval_before_first_step "
+        "checkpoint_every_n_epochs eval_before_first_step "
         "eval_micro_batch_size_per_gpu image_eval_micro_batch_size_per_gpu eval_gradient_accumulation_steps "
         "caching_batch_size map_num_proc steps_per_print logging_steps x_axis_examples "
         "resume_from_checkpoint",

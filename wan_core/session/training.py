@@ -6,6 +6,7 @@ The save comes before anything that could fail. While steps are not finite, all 
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Sequence
 
 from ..errors import Stopped
@@ -50,6 +51,7 @@ class Training:
         )
         self._counted = experts.step
         """step at the last call of `_note_due`"""
+        self._saved_at = time.monotonic()
         self._due: set[str] = set()
         """work due after the last step: save, evaluate, sample, suggest, profile, end"""
 
@@ -140,7 +142,8 @@ class Training:
         def reached(every: int) -> bool:  # one call advances the run by two steps if experts train at the same time
             return bool(every) and step // every > before // every
 
-        if reached(train.save_every_n_steps):
+        waited = (time.monotonic() - self._saved_at) / 60
+        if reached(train.save_every_n_steps) or 0 < train.save_every_n_minutes <= waited:
             self._due |= {"save", "evaluate"}
         if reached(train.preview_every_n_steps):
             self._due.add("sample")
@@ -172,6 +175,7 @@ class Training:
         with self.session.timed("save", step):
             saved = self.saver.commit(step, self.experts)
             found = self.saver.look(saved, self.experts)
+        self._saved_at = time.monotonic()
         self.session.emit(found)
         for expert in here:
             expert.keep_measured()

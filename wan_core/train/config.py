@@ -64,6 +64,20 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
         low=1,
         high=10_000_000,
     )
+    save_every_n_epochs: int = _evaluation_setting(
+        0,
+        "Epochs (passes over all clips) between saved steps (checkpoints), instead of save_every_n_steps. 0 = "
+        "save_every_n_steps is used. Set it when you compare datasets of different size.",
+        low=0,
+        high=1_000_000,
+    )
+    save_every_n_minutes: float = _evaluation_setting(
+        0.0,
+        "Minutes between saved steps (checkpoints), in addition to save_every_n_steps. 0 = off. Set it on a computer "
+        "that may be switched off.",
+        low=0.0,
+        high=100_000.0,
+    )
     preview_every_n_steps: int = _evaluation_setting(
         250,
         "Optimizer steps between preview clips. 0 = no previews. Raise it when previews take too much time.",

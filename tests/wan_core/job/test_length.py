@@ -13,7 +13,7 @@ from tests.support.tiny_run import TinyRun, make_run
 from wan_core.cache import LatentCache
 from wan_core.cli.settings import change_run
 from wan_core.errors import ConfigError
-from wan_core.events import Finished, StepDone, Suggested, to_line
+from wan_core.events import CheckpointSaved, Finished, StepDone, Suggested, to_line
 from wan_core.files import atomic_write_json
 from wan_core.job import choose_run, read_run, read_status
 from wan_core.job.length import TimeLimit, with_clip_values
@@ -88,6 +88,15 @@ def test_a_global_batch_that_cannot_be_is_refused_with_the_nearest_that_can(
     clips = LatentCache(run.roots.first("cache")).read_set(run.config.data.fingerprint)
     with pytest.raises(ConfigError, match=rf"^global_batch_size {asked} is no multiple of .* Set it to {fits}, or"):
         with_clip_values(TrainConfig(global_batch_size=asked, batch_size=batch), clips, ranks)
+
+
+def test_epochs_between_saves_are_steps_and_minutes_come_in_addition(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    clips = LatentCache(run.roots.first("cache")).read_set(run.config.data.fingerprint)
+    saved = with_clip_values(TrainConfig(save_every_n_epochs=2, gradient_accumulation_steps=2), clips, 1)
+    assert (saved.save_every_n_steps, saved.steps) == (3, 1500)  # three clips
+    run = make_run(tmp_path / "b", train=replace(HOURS, max_train_hours=0.0, steps=2, save_every_n_minutes=1e-9))
+    assert [event.step for event in train_here(run) if isinstance(event, CheckpointSaved)] == [1, 2]
 
 
 def test_warm_up_is_measured_by_the_steps_that_epochs_make(tmp_path: Path) -> None:

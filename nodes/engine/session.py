@@ -101,6 +101,8 @@ class PreviewDecoder:
         self._metadata = metadata
         self._bases: dict[str, NDArray[np.uint8]] = {}
         """prompt -> preview of step 0, to which later previews are compared; empty in a resumed run"""
+        self._last: dict[str, NDArray[np.uint8]] = {}
+        """prompt -> its newest preview"""
 
     def answer(self, event: DecodeWanted, show: Callable[[Image.Image], None]) -> dict[str, Any]:
         """Returns the values of the command `decoded`: a file with its measures, or needs_room."""
@@ -123,7 +125,8 @@ class PreviewDecoder:
         prompt = event.sample_id.rpartition("_p")[2]
         if event.step == 0:
             self._bases[prompt] = frames
-        return measure_clip(frames, self._bases.get(prompt))
+        last, self._last[prompt] = self._last.get(prompt), frames
+        return measure_clip(frames, self._bases.get(prompt), last)
 
 
 def _answer(

@@ -156,7 +156,9 @@ def test_previews_and_validation_clips_play(comfy: ComfyServer) -> None:
     assert len(run_of(comfy, entry)["samples"]) == 4  # two prompts, before and after
     lines = (comfy.base / "output" / "wan_trainer" / "shown" / "metrics.jsonl").read_text().splitlines()
     measured = [record["measures"] for record in map(json.loads, lines) if record["event"] == "sample"]
-    assert [set(one) for one in measured] == [{"empty", "flicker", "grid", "ssim"}] * 4
+    kinds = {"empty", "flicker", "grid", "spots", "ssim"}
+    assert [set(one) - {"ssim_last"} for one in measured] == [kinds] * 4
+    assert ["ssim_last" in one for one in measured] == [False, False, True, True]
     assert [one["ssim"] for one in measured[:2]] == [1, 1]
     shown = comfy.outputs(entry, VALIDATE)
     assert len(shown["images"]) == 10  # (baseline + 2 steps x 2 strengths) x 2 prompts

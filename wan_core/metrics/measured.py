@@ -15,6 +15,7 @@ _LIMITS = {
     "empty": (0.5, 1.0, "frames of one colour"),
     "flicker": (0.02, 4.0, "flicker"),
     "grid": (0.5, 3.0, "a grid"),
+    "spots": (0.02, 3.0, "black spots"),
 }
 """measure -> (least difference, least ratio, words) of a broken preview, compared with the one before training
 

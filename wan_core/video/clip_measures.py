@@ -16,14 +16,19 @@ _BLOCK = 8
 """side in pixels of the square that a latent value covers, and of an SSIM window"""
 _FLAT = 2.0
 """a frame with a smaller standard deviation of brightness (of 255) is empty"""
+_BLACK, _LIT = 4.0, 40.0
+"""brightness (of 255) below which a block is black, and above which the median pixel of a frame is not"""
 
 
-def measure_clip(frames: Frames, base: Frames | None = None) -> dict[str, float]:
+def measure_clip(frames: Frames, base: Frames | None = None, last: Frames | None = None) -> dict[str, float]:
     """Returns the measures of a clip (F, H, W, 3) in [0, 255]; `ssim` only with a `base` of equal shape.
+
+    `last`: the clip of the preview before, for `ssim_last`.
 
     - `empty`: share of frames of one colour, 0 to 1;
     - `flicker`: mean change of brightness between frames, 0 to 1;
     - `grid`: excess of edges at multiples of 8 pixels over other edges, as a share;
+    - `spots`: share of 8-pixel blocks that are black where the frame is not, 0 to 1;
     - `ssim`: structural similarity to the base (Wang et al. 2004, windows of 8 pixels), 1 for equal clips.
     """
     small = np.ascontiguousarray(frames[:, ::2, ::2]).astype(np.float32) @ _LUMA
@@ -32,9 +37,11 @@ def measure_clip(frames: Frames, base: Frames | None = None) -> dict[str, float]
         "empty": float((small.std(axis=(1, 2)) < _FLAT).mean()),
         "flicker": float(np.abs(np.diff(brightness)).mean() / 255) if len(frames) > 1 else 0.0,
         "grid": _grid(_few(frames)),
+        "spots": _spots(_few(frames)),
     }
-    if base is not None and base.shape == frames.shape:
-        found["ssim"] = _ssim(_few(frames), _few(base))
+    for name, other in (("ssim", base), ("ssim_last", last)):
+        if other is not None and other.shape == frames.shape:
+            found[name] = _ssim(_few(frames), _few(other))
     return {name: round(value, 4) for name, value in found.items()}
 
 
@@ -54,6 +61,13 @@ def _grid(luma: NDArray[np.float32]) -> float:
         if at_border.any() and (elsewhere := float(np.median(edges[~at_border]))) > 0:
             ratios.append(float(np.median(edges[at_border])) / elsewhere - 1)
     return max(0.0, float(np.mean(ratios))) if ratios else 0.0
+
+
+def _spots(luma: NDArray[np.float32]) -> float:
+    """Returns the share of black blocks, without frames whose median is dark too: a fade or a night scene."""
+    blocks = _windows(luma).mean(-1).reshape(len(luma), -1)
+    lit = np.median(luma, axis=(1, 2)) > _LIT
+    return float(((blocks < _BLACK) & lit[:, None]).mean()) if blocks.size else 0.0
 
 
 def _ssim(one: NDArray[np.float32], other: NDArray[np.float32]) -> float:

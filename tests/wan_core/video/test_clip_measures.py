@@ -61,7 +61,17 @@ def test_likeness_is_one_for_the_same_clip_falls_with_noise_and_needs_the_same_s
     assert likeness == sorted(likeness, reverse=True)
     assert likeness[-1] < 0.4
     assert "ssim" not in measure_clip(clip, clip[:5])
-    assert set(measure_clip(clip[:1])) == {"empty", "flicker", "grid"}
+    assert set(measure_clip(clip[:1])) == {"empty", "flicker", "grid", "spots"}
+
+
+def test_black_spots_are_blocks_that_are_black_where_the_frame_is_not() -> None:
+    clip = np.full((2, 32, 64, 3), 120, np.uint8)
+    spotted = clip.copy()
+    spotted[1, :8, :16] = 0  # 2 of the 64 blocks of both frames
+    assert [measure_clip(one)["spots"] for one in (clip, spotted, clip // 12)] == [0, 0.0312, 0]
+    assert [measure_clip(spotted, clip, last)["ssim_last"] for last in (spotted, clip)] == pytest.approx(
+        [1, 0.97], abs=0.01
+    )
 
 
 def test_a_step_is_broken_where_most_of_its_previews_are_beside_their_base(tmp_path: Path):

@@ -89,8 +89,8 @@ class WanSaveCaptions(io.ComfyNode):
             return []
         if _NONE in (captions, names):
             raise DatasetError(
-                "Captions are missing, and no captioner is connected. Connect names of Wan Clip Frames, and captions of "
-                "a node that writes texts about its frames."
+                "Captions are missing, and no captioner is connected. Connect names of Wan Clip Frames, and captions "
+                "of a node that writes texts about its frames."
             )
         if names[0] is None:
             return ["names"]

@@ -27,6 +27,7 @@ _STAGES = {
     "Fp8Quantize": "fp8",
     "SplitAcrossGPUs": "2 GPUs",
     "WanVideoDataset": "Clips",
+    "WanSaveCaptions": "Captions",
     "CacheLatents": "Cache",
     "TrainLoRA": "Train",
     "ValidateVideo": "Validate",
@@ -36,7 +37,7 @@ _STAGES = {
 """nodes that get a chip, in this order"""
 _RESULTS = {"image-to-video": "learning_test_i2v", "A14B": "learning_test_pair", "": "learning_test"}
 """word of a title -> picture in docs/images with the result"""
-_SEEDS = {"01": 1, "02": 5, "03": 0, "04": 1, "05": 7, "06": 2, "07": 6, "08": 6, "09": 3, "10": 4}
+_SEEDS = {"01": 1, "02": 5, "03": 0, "04": 1, "05": 7, "06": 2, "07": 6, "08": 6, "09": 3, "10": 4, "11": 5}
 """number of a graph -> seed in that picture, 0 to 7"""
 _COLOURS = {
     "01": ((24, 28, 38), (96, 165, 250)),
@@ -49,6 +50,7 @@ _COLOURS = {
     "08": ((30, 30, 33), (212, 212, 216)),
     "09": ((22, 30, 44), (129, 140, 248)),
     "10": ((22, 30, 26), (163, 230, 53)),
+    "11": ((36, 30, 24), (251, 146, 60)),
 }
 """ground, and the number on it"""
 _LEFT, _TOP, _ROW, _FRAME, _PITCH, _FRAMES = (66, 654), 36, 126, 56, 58, 9
@@ -77,7 +79,7 @@ class Words(NamedTuple):
 def words_of(workflow: dict[str, Any], number: str) -> Words:
     """Returns the words of a graph's thumbnail, from its nodes and its note. `number`: its first two digits."""
     kinds = [node["type"] for node in workflow["nodes"]]
-    (note,) = (node["widgets_values"][0] for node in workflow["nodes"] if node["type"] == "MarkdownNote")
+    note, *_ = (node["widgets_values"][0] for node in workflow["nodes"] if node["type"] == "MarkdownNote")
     title = note.splitlines()[0].removeprefix("## ")
     stages = [text for kind, text in _STAGES.items() if kind in kinds]
     if "pictures" in title:

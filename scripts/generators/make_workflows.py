@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from shipped_graphs import GRAPHS, NOTE, Graph, Link, Node
-from shipped_graphs.core_nodes import CONTROL, CORE, FOLDERS, SOCKET_ONLY, folder_of, url_of
+from shipped_graphs.core_nodes import CONTROL, CORE, FOLDERS, SINCE, SOCKET_ONLY, folder_of, url_of
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT))
@@ -36,7 +36,8 @@ def schemas() -> dict[str, Any]:
 
 
 def is_socket(entry: dict[str, Any]) -> bool:
-    return entry["type"].startswith("WAN_") or entry["type"] in SOCKET_ONLY
+    is_list = entry["type"] == "STRING" and entry.get("lazy", False)  # captions and names of Wan Save Captions
+    return is_list or entry["type"].startswith("WAN_") or entry["type"] in SOCKET_ONLY
 
 
 def api_form(graph: Graph, known: dict[str, Any]) -> dict[str, Any]:
@@ -97,10 +98,11 @@ def canvas_form(graph: Graph, known: dict[str, Any], version: str) -> dict[str, 
                 **({} if node.kind in CORE else {"widgets_values_named": values}),
             }
         )
-    text = re.sub(r"(?<=\S)\n(?!\n|- |\d+\. )", " ", graph.note)
-    note = note_node(len(nodes) + 1, "Read me", text, NOTE[:2], NOTE[2:])
-    # The page recognises our notes by this property and translates them: web/js/lib/files/read_me.mjs.
-    nodes.append({**note, "properties": {TITLED: note["title"]}})
+    for written, place in ((graph.note, NOTE), *graph.more_notes):
+        text = re.sub(r"(?<=\S)\n(?!\n|- |\d+\. )", " ", written)
+        note = note_node(len(nodes) + 1, "Read me", text, place[:2], place[2:])
+        # The page recognises our notes by this property and translates them: web/js/lib/files/read_me.mjs.
+        nodes.append({**note, "properties": {TITLED: note["title"]}})
     document = workflow_document(graph.name, nodes, links)
     if graph.app:
         shown = [[ids[key], widget] for key, widget in graph.app]
@@ -112,7 +114,8 @@ def properties(graph: Graph, node: Node, widgets: list[dict[str, Any]], version:
     """Returns the node's pack and version, and the download of its model file."""
     core = node.kind in CORE
     found: dict[str, Any] = {"Node name for S&R": node.kind}
-    found |= {"cnr_id": "comfy-core", "ver": "0.3.75"} if core else {"cnr_id": "wan-trainer", "ver": version}
+    pack, own = ("comfy-core", SINCE.get(node.kind, "0.3.75")) if core else ("wan-trainer", version)
+    found |= {"cnr_id": pack, "ver": own}
     if core and node.title:
         found[TITLED] = node.title
     files = [

@@ -8,9 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 HUB = "https://huggingface.co/Comfy-Org/Wan_2.1_ComfyUI_repackaged/resolve/main/split_files"
+_QWEN_VL = "https://huggingface.co/Comfy-Org/Qwen3-VL/resolve/main"
 _BERNINI = "https://huggingface.co/Comfy-Org/Bernini-R/resolve/main"
 HUB_22 = "https://huggingface.co/Comfy-Org/Wan_2.2_ComfyUI_Repackaged/resolve/main/split_files"
 
+SINCE = {"TextGenerate": "0.33.0"}
+"""core nodes that are newer than the oldest supported ComfyUI -> the first supported version with them"""
 SOCKET_ONLY = {"MODEL", "VAE", "CLIP", "CLIP_VISION", "IMAGE", "LATENT", "CONDITIONING", "VIDEO", "AUDIO"}
 CONTROL = "control_after_generate"
 """a widget that the page adds after a core seed; no input of the node"""
@@ -42,6 +45,19 @@ CORE: dict[str, Any] = {
         CLIP="CLIP",
     ),
     "CLIPVisionLoader": _node("Load CLIP Vision", {"clip_name": ("COMBO", "")}, CLIP_VISION="CLIP_VISION"),
+    "TextGenerate": _node(
+        "Generate Text",
+        {
+            "clip": "CLIP",
+            "prompt": ("STRING", ""),
+            "image": "IMAGE",
+            "max_length": ("INT", 512),
+            "sampling_mode": ("COMBO", "off"),
+            "thinking": ("BOOLEAN", False),
+            "use_default_template": ("BOOLEAN", True),
+        },
+        generated_text="STRING",
+    ),
     "LoadImage": _node("Load Image", {"image": ("COMBO", "example.png")}, IMAGE="IMAGE", MASK="MASK"),
     "UNETLoader": _node(
         "Load Diffusion Model", {"unet_name": ("COMBO", ""), "weight_dtype": ("COMBO", "default")}, MODEL="MODEL"
@@ -98,4 +114,6 @@ def url_of(file_name: str, folder: str) -> str:
     """Returns the download address of a model file."""
     if "bernini" in file_name:
         return f"{_BERNINI}/{folder}/{file_name}"
+    if file_name.startswith("qwen3vl"):
+        return f"{_QWEN_VL}/{folder}/{file_name}"
     return f"{HUB_22 if file_name.startswith('wan2.2') else HUB}/{folder}/{file_name}"

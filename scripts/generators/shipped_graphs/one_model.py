@@ -9,9 +9,13 @@ from .parts import (
     APP,
     AS_APP,
     BEST_STEP,
+    GAP,
     I2V_HIGH,
     I2V_LOW,
+    NOTE,
+    QWEN_VL,
     TI2V_5B,
+    TITLE,
     VAE_22,
     Graph,
     Link,
@@ -273,6 +277,89 @@ character moves and looks. Previews follow the pose and the face of your first c
         "preview",
         "train",
         tops=(0, 80, 80),
+    ),
+)
+
+CAPTION_PROMPT = (
+    "These frames are from one short video, in order. Describe the video in one paragraph of 60 to 100 words, in this "
+    "order: who or what is seen and how it looks; what moves and how, from beginning to end; the shot size and how the "
+    "camera moves, or that it is still; the place, the light and the style. Use plain present tense. Name only what is "
+    "visible. Begin with the subject, and answer with the description alone."
+)
+"""in the order of Wan's own captions: subject, motion, camera, setting"""
+_FOOTAGE = training(dataset={"num_frames": 33, "width": 832, "height": 480}, train={"run_name": "my_footage_lora"})
+_FOOTAGE["cache"].inputs["dataset"] = Link("save")
+_FOOTAGE |= {
+    "look": Node("WanClipFrames", {"dataset": Link("dataset")}, size=(360, 220)),
+    "seer": Node("CLIPLoader", {"clip_name": QWEN_VL, "type": "stable_diffusion"}, size=(360, 110)),
+    "captioner": Node(
+        "TextGenerate",
+        {"clip": Link("seer"), "image": Link("look"), "prompt": CAPTION_PROMPT, "max_length": 256},
+        size=(360, 400),
+    ),
+    "save": Node(
+        "WanSaveCaptions",
+        {"dataset": Link("dataset"), "captions": Link("captioner"), "names": Link("look", 1)},
+        size=(360, 300),
+    ),
+}
+FOOTAGE = Graph(
+    "11_footage_to_lora",
+    f"""## From footage to a LoRA (Wan 2.1, 1.3B)
+
+**Files**, below ComfyUI's `models` folder:
+
+- `diffusion_models/wan2.1_t2v_1.3B_fp16.safetensors`
+- `vae/wan_2.1_vae.safetensors`
+- `text_encoders/umt5_xxl_fp8_e4m3fn_scaled.safetensors`
+- `text_encoders/{QWEN_VL}` (writes the captions)
+
+**Steps**
+
+1. Put clips of 2 seconds or more into a folder of ComfyUI's `input` folder. No captions are needed. Cut a long video
+into its shots first: each file gets one caption.
+2. Press **R**, then choose the folder in *Wan Video Dataset*.
+3. Press **Run**. The captions of 20 clips are written; press **Run** again until none is missing. Then training
+begins by itself.
+
+{BEST_STEP}
+
+{note("Wan 2.1 T2V-1.3B", 33, 49, 81)}
+
+Before it, ComfyUI loads the model that writes captions, about 5 GB, and takes it out again.
+
+**How long**: 1500 steps after encoding; the panel of *Train Wan LoRA* says how long is left after the first ones.""",
+    placed(
+        _FOOTAGE,
+        "model vae clip kept",
+        "dataset",
+        "look seer captioner",
+        "save",
+        "cache",
+        "train",
+        tops=(0, 80, 0, 80, 80, 80),
+    ),
+    more_notes=(
+        (
+            """## Captions
+
+*Generate Text* needs ComfyUI 0.33 or newer. In an older version, or if you like another captioner more: put its node
+in the same place, with its image input linked to `frames` and its text linked to `captions`.
+
+The prompt asks for what Wan's own captions say: the subject, its motion, the camera, the place. Say there what matters
+to you, such as the name of a character.""",
+            (0, TITLE + NOTE[3] + GAP, NOTE[2], 330),
+        ),
+        (
+            """## Check before you train long
+
+*Wan Save Captions* shows every clip with its caption. Click a picture to correct it; *Undo* takes all new captions
+back. Captions that you wrote yourself stay as they are.
+
+A caption says what may change later. What is in every clip and in no caption, such as a face or a style, becomes what
+the LoRA adds by itself.""",
+            (0, TITLE + NOTE[3] + 330 + 3 * GAP, NOTE[2], 330),
+        ),
     ),
 )
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 UMT5 = "umt5_xxl_fp8_e4m3fn_scaled.safetensors"
+QWEN_VL = "qwen3vl_4b_fp8_scaled.safetensors"
 VAE_21 = "wan_2.1_vae.safetensors"
 T2V_1_3B = "wan2.1_t2v_1.3B_fp16.safetensors"
 I2V_HIGH = "wan2.2_i2v_high_noise_14B_fp16.safetensors"
@@ -53,6 +54,8 @@ class Graph:
     downloads: bool = True
     """whether missing model files get a download address"""
     app: tuple[tuple[str, str], ...] = ()
+    more_notes: tuple[tuple[str, tuple[int, int, int, int]], ...] = ()
+    """further notes: Markdown, and left and top edge, width and height"""
     """(node, widget) of each input of the app that the page makes of it; its output is the training"""
 
 
@@ -86,6 +89,9 @@ ROOM = {
     "CLIPLoader": 170,
     "CLIPVisionLoader": 120,
     "CacheLatents": 215,
+    "WanClipFrames": 270,
+    "WanSaveCaptions": 910,
+    "TextGenerate": 430,
     "WanPreviewSettings": 760,
     "LoadImage": 385,
     "TrainLoRA": 1370,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +21,13 @@ def test_a_plain_list_is_what_it_was() -> None:
 def test_the_mark_that_editors_begin_a_file_with_is_no_part_of_a_prompt() -> None:
     assert [prompt for prompt, _ in read_prompts("\ufeff# ours\na cat")] == ["a cat"]
     assert [own.name for _, own in read_prompts('\ufeff{"ball": "a red ball"}')] == ["ball"]
+
+
+def test_the_library_of_fifteen_names_the_trigger_in_all_but_two() -> None:
+    written = (Path(__file__).parents[3] / "docs" / "use" / "prompt_library.json").read_text(encoding="utf-8")
+    found = read_prompts(written, "ohwx fox")
+    assert len({own.name for _, own in found}) == len({prompt for prompt, _ in found}) == 15
+    assert [own.name for prompt, own in found if "ohwx fox" not in prompt] == ["without", "other-subject"]
 
 
 def test_suffixes_of_kohya_and_musubi_are_settings_of_that_prompt() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -158,6 +159,14 @@ def test_checkpointing_chunks_and_a_split_change_nothing(kind: str) -> None:
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5 * float(other.abs().max()))
     model.carrier = DeviceCarrier(Placement((torch.device("cpu"), torch.device("cpu"), *(torch.device("cpu", 0),) * 2)))
     assert all(torch.equal(one, other) for one, other in zip(small, trained(model, given, routed), strict=True))
+
+
+def test_the_five_progressive_routes_of_the_page_fit_thirty_blocks() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "measured" / "token_routes.md").read_text(encoding="utf-8")
+    (line,) = [line for line in page.splitlines() if "five progressive routes" in line]
+    routes = placed_routes(read_routes(line.partition("  ")[0]), 30)
+    shares = [(route.start_layer_idx, route.end_layer_idx, route.selection_ratio) for route in routes]
+    assert shares == [(2, 5, 0.1), (6, 11, 0.3), (12, 17, 0.5), (18, 23, 0.3), (24, 28, 0.1)]
 
 
 def test_a_share_of_nothing_is_off() -> None:

@@ -72,3 +72,11 @@ test("a picture knows its clip and whether nothing is written about it", () => {
     [null, false],
   ]);
 });
+
+test("a change of the node itself can be undone once, however many times it is shown", () => {
+  const memory = new Memory();
+  const undo = { scan: "0".repeat(32), change: 4 };
+  for (const one of [undo, undo, undefined, { scan: "x", change: 1 }]) memory.offer(one);
+  assert.deepEqual(memory.take(), undo);
+  assert.equal(memory.canUndo, false);
+});

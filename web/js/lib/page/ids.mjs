@@ -91,7 +91,9 @@ export function kindOf(node) {
  */
 export function widgetsOf(short) {
   const specs = inputsOf(ours.get(short) ?? {}).map(([name, spec]) => [name, list(spec)[1] ?? {}]);
-  return Object.fromEntries(specs.filter(([, options]) => Object.hasOwn(options, "default")));
+  const isWidget = (/** @type {any} */ options) =>
+    Object.hasOwn(options, "default") && !options.forceInput;
+  return Object.fromEntries(specs.filter(([, options]) => isWidget(options)));
 }
 
 /** Whether a node is ours. @param {{ comfyClass?: string }} node */

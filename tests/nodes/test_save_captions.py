@@ -74,5 +74,11 @@ def test_batches_are_saved_until_none_is_missing_and_then_no_captioner_runs(comf
         comfy.run(again)
     assert "captioner" not in {data["node"] for data in seen.of("executing")}
     assert written(footage) == wanted
+
+
+@pytest.mark.soak
+def test_captions_are_replaced_by_their_number(comfy: ComfyServer, footage: Path) -> None:
+    for clip in footage.glob("*.mp4"):
+        clip.with_suffix(".txt").write_text("old", encoding="utf-8")
     ran(comfy, graph("A film of ", frames={"clips": "all"}, replace_captions=3))
-    assert set(written(footage).values()) == {f"A film of {name}" for name in names}
+    assert set(written(footage).values()) == {f"A film of {clip.name}" for clip in footage.glob("*.mp4")}

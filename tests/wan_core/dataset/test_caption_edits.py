@@ -295,3 +295,17 @@ def test_a_caption_that_another_program_holds_open_stays_and_can_be_put_back_lat
     held.clear()
     assert [known.undo(one).clips for one in (change, new)] == [1, 1]
     assert loose(root) == before
+
+
+def test_captions_of_a_captioner_are_one_change_and_spare_what_changed_meanwhile(root: Path) -> None:
+    known, before = edits(root), loose(root)
+    missing = {one.name: one for one in known.to_write() if not one.caption}
+    assert list(missing) == ["c.mp4"]
+    new = [(one.clip, one.caption, f"new {one.name}") for one in known.to_write()]
+    (root / "clips" / "b.txt").write_text("by somebody else")
+    done = known.write_all(new)
+    assert (done.clips, len(done.refused)) == (3, 1)
+    assert read_caption(root / "clips" / "c.txt") == "new c.mp4"
+    assert read_caption(root / "clips" / "b.txt") == "by somebody else"
+    assert known.undo(done.change).clips == 3
+    assert loose(root) == {**before, "b.txt": b"by somebody else"}

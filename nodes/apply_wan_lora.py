@@ -12,7 +12,7 @@ from ..wan_core.lora import Acting, acting_parts
 from .bridge.acting import with_acting
 from .bridge.progress import announced
 from .bridge.types import CATEGORY, RunHandle, WanRun
-from .bridge.widgets import number, searched_as, text
+from .bridge.widgets import advanced, number, searched_as, text
 from .runs.facts import chosen_steps, parsed_steps, saved_step
 
 
@@ -60,6 +60,14 @@ class ApplyWanLoRA(io.ComfyNode):
                     "Strength of the low noise LoRA on model_low_noise. 1.0 = as trained, 0 = no effect. Lower it when "
                     "its effect is too strong.",
                 ),
+                *advanced(
+                    text(
+                        "saved_step_low_noise",
+                        "",
+                        "Saved step for model_low_noise, when it differs: latest, best or a number. Empty: saved_step. "
+                        "Set it when the experts are best at different steps.",
+                    )
+                ),
             ],
             outputs=[
                 io.Model.Output(display_name="model", tooltip="The model with the LoRA."),
@@ -68,13 +76,15 @@ class ApplyWanLoRA(io.ComfyNode):
         )
 
     @classmethod
-    def validate_inputs(cls, saved_step: str | None = None) -> bool | str:
+    def validate_inputs(cls, saved_step: str | None = None, saved_step_low_noise: str | None = None) -> bool | str:
         """Refuses an invalid list of steps when the graph is queued, not after hours of training."""
         try:
-            if saved_step is not None:  # None: linked, so the value is known only when the node runs
-                numbers = [step for step in parsed_steps(saved_step) if isinstance(step, int)]
+            for written in (saved_step, saved_step_low_noise or None):
+                if written is None:  # linked, so the value is known only when the node runs
+                    continue
+                numbers = [step for step in parsed_steps(written) if isinstance(step, int)]
                 if len(numbers) > 1:
-                    raise _too_many(saved_step, len(numbers))
+                    raise _too_many(written, len(numbers))
         except WanTrainerError as error:
             return announced(error)
         return True
@@ -93,14 +103,21 @@ class ApplyWanLoRA(io.ComfyNode):
         strength_high_noise: float = 1.0,
         model_low_noise: Any = None,
         strength_low_noise: float = 1.0,
+        saved_step_low_noise: str = "",
     ) -> io.NodeOutput:
-        steps = chosen_steps(run.directory, saved_step)
-        if len(steps) != 1:
-            raise _too_many(saved_step, len(steps))
         low = None
         if model_low_noise is not None:
-            low = with_lora(model_low_noise, run, steps[0], strength_low_noise, expert=LOW)
-        return io.NodeOutput(with_lora(model, run, steps[0], strength_high_noise), low)
+            step = _one_step(run, saved_step_low_noise.strip() or saved_step)
+            low = with_lora(model_low_noise, run, step, strength_low_noise, expert=LOW)
+        return io.NodeOutput(with_lora(model, run, _one_step(run, saved_step), strength_high_noise), low)
+
+
+def _one_step(run: RunHandle, written: str) -> int:
+    """Returns the saved step that `written` names. Raises ConfigError for several."""
+    steps = chosen_steps(run.directory, written)
+    if len(steps) != 1:
+        raise _too_many(written, len(steps))
+    return steps[0]
 
 
 def _too_many(saved_step: str, steps: int) -> ConfigError:

@@ -179,3 +179,19 @@ def test_a_compiled_model_runs_as_written_while_it_acts(core: Core, packed: Any,
         set_torch_compile_wrapper(compiled, backend="eager")
     for applied in (core.with_lora(before, tensors, tmp_path), behind):
         assert apart(core.sampled(applied) - plain, wanted) < 0.01
+
+
+def test_each_expert_may_take_a_step_of_its_own(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        core.apply, "chosen_steps", lambda _directory, written: [int(part) for part in written.split(",")]
+    )
+    monkeypatch.setattr(core.apply, "with_lora", lambda model, _run, step, _strength, **expert: (model, step, expert))
+    node, run = core.apply.ApplyWanLoRA, SimpleNamespace(directory=Path())
+    first, second = SimpleNamespace(), SimpleNamespace()
+    for low, step in (("", 500), (" 250 ", 250)):
+        both = node.execute(run, first, "500", 1.0, second, 1.0, low).args
+        assert both == ((first, 500, {}), (second, step, {"expert": "low_noise"}))
+    with pytest.raises(core.apply.ConfigError, match=r'saved_step "1,2" names 2 saved steps'):
+        node.execute(run, first, "500", model_low_noise=second, saved_step_low_noise="1,2")
+    assert node.validate_inputs("500", "") is True
+    assert "names 2 saved steps" in node.validate_inputs("500", "1,2")

@@ -44,7 +44,7 @@ class PlanMemory(io.ComfyNode):
             ],
             outputs=[
                 io.String.Output(display_name="report", tooltip="Memory of each device, phase and measure in GiB."),
-                io.Boolean.Output(display_name="fits", tooltip="Whether it fits into the memory that is free now."),
+                io.Boolean.Output(display_name="fits", tooltip="Whether the training fits into free memory."),
             ],
         )
 

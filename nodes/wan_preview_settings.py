@@ -57,8 +57,8 @@ class WanPreviewSettings(io.ComfyNode):
                 WanLoras.Input(
                     "loras",
                     optional=True,
-                    tooltip="LoRAs used only in previews, from Wan LoRA File; for example the LoRA for sampling "
-                    "4-step LoRA.",
+                    tooltip="LoRAs used only in previews, from Wan LoRA File. Sampling 4-step LoRA needs a 4-step LoRA "
+                    "here.",
                 ),
                 widget(SampleConfig, "prompts", multiline=True),
                 *advanced(widget(SampleConfig, "negative_prompt", default=DEFAULT_NEGATIVE_PROMPT, multiline=True)),

@@ -114,7 +114,7 @@ class Evaluated(Event):
     per_clip: list[float] = field(default_factory=list[float])
     """mean loss of each clip in fixed order, for the spread; null in JSON if not finite, as in `per_timestep`"""
     expert: str = ""
-    """high or low in a pair run, each on its own noise levels; else empty"""
+    """high or low in a run of a pair, where each expert is measured on its own noise levels; else empty"""
     expert_step: int | None = None
     """optimizer steps of that expert; None unless a pair is trained"""
 

@@ -1,4 +1,4 @@
-"""Inputs of the pack's nodes: with a default, a tooltip, and optional in API JSON.
+"""Inputs of the pack's nodes. Each has a default and a tooltip, and may be missing in API JSON.
 
 ComfyUI refuses a required input without a value even when it has a default, and 0.3.75 does not check the value of a
 COMBO. Widgets are therefore declared optional, and checked by `one_of` and `check_menus`.

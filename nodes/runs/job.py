@@ -73,7 +73,7 @@ class RequestedJob:
         return with_partner_digest(config.with_digests(folders.roots()), folders.roots())
 
     def elsewhere(self, config: RunConfig) -> list[RunConfig]:
-        """Returns the job with the dtypes of other cards, since a run resumes in the dtypes of its first card."""
+        """Returns the job with the dtypes that other cards choose; a run resumes in the dtypes it started with."""
         scaling = self._train(config.train.expert).loss_scaling
         return on_other_cards(config, self.model.base_precision, scaling)
 

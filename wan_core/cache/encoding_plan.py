@@ -144,7 +144,7 @@ def plan_encoding(
 
 
 def plan_prompts(cache_set: CacheSet, cache: LatentCache) -> EncodingPlan:
-    """Compare the prompts of a set without clips with the cache."""
+    """Returns the plan of a set that has prompts and no clips."""
     return _compare(cache_set, {}, cache, rebuild=False, should_stop=None)
 
 

@@ -81,7 +81,7 @@ class RunConfig(Config):
     partner: ModelPlan | None = internal(None, "never")
     """the untrained expert that previews of a run of one expert use"""
     partner_digest: str = internal("", "never")
-    """digest of the partner's file at the first preview; clips with another file do not compare"""
+    """digest of the partner's file at the first preview; clips made with another file are not comparable"""
     pack_version: str = internal(__version__, "never")
     begun_as: str = internal("", "never")
     """original job id of a run that now trains on another number of processes; "" for other runs"""

@@ -90,7 +90,7 @@ def _prompts(prompts: Iterable[str], triggers: Iterable[str]) -> list[str]:
         if short
         else "",
         filled(
-            "A preview prompt has more than {limit} tokens ({prompt}); what is beyond them is not read.",
+            "A preview prompt has more than {limit} tokens ({prompt}); the tokens after these are ignored.",
             limit=TOKEN_LIMIT,
             prompt=long,
         )

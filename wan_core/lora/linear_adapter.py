@@ -1,8 +1,8 @@
-"""The trained change of one linear, common to all kinds: start, forward, bound and file form.
+"""The base class of all kinds of adapters of a linear: initialisation, forward pass, limit of the norm, LoRA file.
 
-A layer of ours replaces the linear; its parameters have PEFT's names and sizes. Forwards are here and in the files of
-the kinds; norm and file form in the kind's `Change`. A linear is (out, in), r the rank; parameters are float32,
-products run in the dtype of the layer's input.
+A layer replaces the linear; its parameters have PEFT's names and sizes. Each kind defines its forward pass in
+its own file, and its norm and its parts in a LoRA file in a `Change`. A linear is (out, in), r the rank; parameters
+are float32, products run in the dtype of the layer's input.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from .planning import MemoryPlan
 from .workload import Workload
 
 _CLIPS = ((1.0, 49), (1.0, 33), (0.75, 33), (0.6, 33))
-"""scale of width and height, and frames, from the largest clips on"""
+"""(scale of width and height, frames) to try, the largest clips first"""
 _PIXELS = {8: 832 * 480, 16: 1280 * 704}
 """spatial stride of the VAE -> pixels of a frame at scale 1, a size that such models are made for"""
 _SMALLEST = 0.9

@@ -96,7 +96,7 @@ class PrecisionPolicy(Config):
         "rope_table",
         "Dtype of the angles of the rotary position embedding, their cosine and sine. bf16 is too coarse for them.",
     )
-    rope: str = _switch("rope", "Dtype in which queries and keys are rotated by that table.")
+    rope: str = _switch("rope", "Dtype in which queries and keys are rotated by the rotary embedding.")
     attention: str = _switch(
         "attention", "Dtype of the attention product. fp32 has no flash kernel, so it is slow and needs much memory."
     )

@@ -15,7 +15,7 @@ from ..words import logger, shortened
 
 _log = logger(__name__)
 _WAITING = 4096
-"""length of the queue from which steps are dropped; other events are always queued"""
+"""when this many events are queued, further step events are dropped; other events are always queued"""
 _RETRY_S = 60.0
 """interval between two calls of a failing `begin`"""
 _LONGEST_S = 6 * 3600.0

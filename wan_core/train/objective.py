@@ -50,9 +50,9 @@ class Target:
 
     passes: tuple[TargetPass, ...] = ()
     true_shares: tuple[float, ...] = ()
-    """(B,) factor of the true velocity; () = 1"""
+    """(B,) factor of the true velocity in the target; () = 1 for all"""
     weights: tuple[float, ...] = ()
-    """(B,) in the loss; () = 1"""
+    """(B,) weight of each clip in the loss; () = 1 for all"""
     prior_rows: tuple[int, ...] = ()
     """the clips of prior preservation"""
 

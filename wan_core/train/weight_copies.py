@@ -90,7 +90,7 @@ class MeanWeights:
     """
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], decay: float) -> None:
-        """`decay`: 0.99 is about the last 100 updates."""
+        """`decay`: with 0.99, the mean covers about the last 100 updates."""
         self._parameters, self._decay = parameters, decay
         self._updates = 0
         self._mean = {name: p.detach().clone() for name, p in parameters.items()}

@@ -124,8 +124,8 @@ export function table(dataset) {
 /** @param {Dataset} dataset */
 export function tableTitle(dataset) {
   return dataset.averaged
-    ? t("Batches in an epoch, on average: a batch has one size")
-    : t("Batches in an epoch: a batch has one size");
+    ? t("Batches in an average epoch. All clips of a batch have the same size")
+    : t("Batches in an epoch. All clips of a batch have the same size");
 }
 
 /** @param {Record<string, any>} bucket */

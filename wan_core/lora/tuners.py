@@ -255,7 +255,7 @@ def _tuner_of(config: LoraConfig, names: list[str]) -> tuple[Any, Any]:
     """Returns the class of a tuner, and its settings for linears of these names."""
     try:
         check_place("peft")
-        peft, mapping, utils = (imported(part) for part in ("peft", "peft.mapping", "peft.tuners.tuners_utils"))
+        peft, mapping, utils = imported("peft"), imported("peft.mapping"), imported("peft.tuners.tuners_utils")
     except ImportError as error:
         raise DependencyError(
             f'adapter "peft" needs the package peft ({first_line(error)}). Install it: {pip_line("peft")}'

@@ -50,13 +50,13 @@ def _yaml(name: str, text: str) -> Any:
         import yaml
     except ImportError as error:
         raise DependencyError(f"{name} needs the package PyYAML. Run: {pip_line('pyyaml')}") from error
-    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    quick = hasattr(yaml, "CSafeLoader")
     try:
-        tokens: Any = yaml.scan(text, Loader=loader)
+        tokens: Any = yaml.scan(text, Loader=yaml.CSafeLoader) if quick else yaml.scan(text, Loader=yaml.SafeLoader)
         # Aliases can expand a few lines to gigabytes ("billion laughs").
         if any(isinstance(token, yaml.AliasToken) for token in tokens):
             raise DatasetError(f"{name} holds YAML references (*name). Write the values out.")
-        return yaml.load(text, Loader=loader)
+        return yaml.load(text, Loader=yaml.CSafeLoader) if quick else yaml.load(text, Loader=yaml.SafeLoader)
     except DatasetError:
         raise
     except Exception as error:  # constructors of YAML tags can raise anything

@@ -68,7 +68,9 @@ def add_run_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     for layout, reader in (("diffusers", "load_lora_weights of its pipelines"), ("peft", "PeftModel.from_pretrained")):
         text = f"a folder for {reader}; plain LoRAs alone"
         folders.add_argument(f"--{layout}", dest="layout", action="store_const", const=layout, default="", help=text)
-    text = "target; default: <run_name>.safetensors, or the folder <run_name>_<diffusers or peft>, in the run directory"
+    text = "a folder for a model hub: the LoRA, a model card and the previews of that step"
+    folders.add_argument("--hub", dest="layout", action="store_const", const="hub", help=text)
+    text = "target; default: <run_name>.safetensors, or the folder <run_name>_<layout>, in the run directory"
     export.add_argument("--to", type=Path, help=text)
     text = (
         "standard deviation of the mean in time, as a share of the run: 0.05 is the last steps, 0.28 nearly all alike"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .card import hub_folder
 from .folders import FOLDERS
 from .look import LoraLook, look_at_lora
 from .lora_file import LoraFile, file_bytes, lora_metadata, trigger_phrase, workflow_metadata
@@ -12,6 +13,7 @@ __all__ = [
     "LoraFile",
     "LoraLook",
     "file_bytes",
+    "hub_folder",
     "look_at_lora",
     "lora_metadata",
     "publish_file",

@@ -20,7 +20,7 @@ from ..cache import synthetic_mark
 from ..control import Control
 from ..errors import RESUME, CheckpointError, Stopped, failure
 from ..events import CheckpointSaved
-from ..export import FOLDERS, LoraFile, LoraLook, look_at_lora, lora_metadata, workflow_metadata
+from ..export import FOLDERS, LoraFile, LoraLook, hub_folder, look_at_lora, lora_metadata, workflow_metadata
 from ..files import DISK_FULL, FileError, atomic_write_bytes, clean_partials, is_held, own_folder, size_text
 from ..job.checks import check_adapters
 from ..job.config import RunStatus, write_status
@@ -243,7 +243,7 @@ class Saver:
 def export_lora(directory: Path, step: int | None, target: Path, *, layout: str = "") -> tuple[SavedStep, list[Path]]:
     """Copy the LoRA of a saved step (None: the latest) to `target` atomically; a pair has two files.
 
-    `layout`: a key of `FOLDERS`; `target` is then a folder, with a subfolder for each expert of a pair. Returns the
+    `layout`: hub, or a key of `FOLDERS` (a subfolder for each expert of a pair); `target` is then a folder. Returns the
     step and the files. Raises CheckpointError without such a step, and ExportError for kinds that the layout lacks.
     """
     store = SaveStore(directory)
@@ -253,7 +253,9 @@ def export_lora(directory: Path, step: int | None, target: Path, *, layout: str 
         intact = [str(other) for other in store.steps() if step is not None and store.read(other)]
         fix = f"Choose one of: {', '.join(intact)}." if intact else "Train it first, at least to its first saved step."
         raise CheckpointError(f"Run {directory.name} has no intact saved step{requested}. {fix}")
-    if layout:
+    if layout == "hub":
+        files = {target / name: data for name, data in hub_folder(directory, saved.step, saved.loras).items()}
+    elif layout:
         files = {
             target / expert / name: data
             for expert, source in saved.loras.items()

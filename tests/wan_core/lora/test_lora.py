@@ -195,6 +195,8 @@ def test_a_trained_file_says_what_it_is_under_the_names_other_tools_read(tmp_pat
     assert expected.items() <= metadata.items()
     assert "modelspec.trigger_phrase" not in metadata
     assert json.loads(metadata["ss_network_args"])["targets"] == list(run.config.lora.targets)
+    files = export_lora(run.directory, None, tmp_path / "hub", layout="hub")[1]
+    assert [file.name for file in files] == ["tiny.safetensors", "README.md"]
     with pytest.raises(CheckpointError, match=r"^Run .* has no intact saved step 7\. Choose one of: 2\.$"):
         export_lora(run.directory, 7, target)
     (run.directory / "saves" / "step-000002" / "lora.safetensors").write_bytes(b"damaged")

@@ -34,7 +34,7 @@ class WanSaveCaptions(io.ComfyNode):
             node_id="WanSaveCaptions",
             display_name="Wan Save Captions",
             category=CATEGORY,
-            **searched_as("caption", "captioner", "auto caption", "write txt", "tagging"),
+            **searched_as("captioner", "auto caption", "write txt", "tagging"),
             description="Saves captions in text files next to the clips, and gives the dataset with them. Existing "
             "captions stay. Where no caption is missing, the captioner is not even loaded.",
             is_input_list=True,

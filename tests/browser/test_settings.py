@@ -79,9 +79,9 @@ def test_advanced_inputs_are_shown_on_request_or_where_they_are_changed(pages: P
     canvas.load_api({"1": {"class_type": kind, "inputs": {}}})
     shows_inputs(*USUAL)
     before = canvas.to_prompt()["1"]["inputs"]
-    assert len(before) == 23, "what is not shown is queued all the same"
+    assert len(before) == 25, "what is not shown is queued all the same"
     low = canvas.script(f"() => {DATASET}.size[1]")
-    canvas.page.get_by_role("button", name="18 more settings").click()
+    canvas.page.get_by_role("button", name="20 more settings").click()
     shows_inputs(*before)
     assert canvas.script(f"() => {DATASET}.size[1]") > low + 300
     canvas.script(TURN.replace("WanTrainSettings", kind), ["recursive", True])

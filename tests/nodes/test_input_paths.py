@@ -136,7 +136,7 @@ def ready(pack_nodes: dict[str, Any], monkeypatch: pytest.MonkeyPatch, base: Pat
 
 
 # Their strings are captions and prompts that go to an encoder, which these tests do not load.
-NO_PATHS = {"WanDatasetFromImages", "WanPreviewSettings", "WanClipFrames", "WanSaveCaptions"}
+NO_PATHS = {"WanDatasetFromImages", "WanPreviewSettings", "WanClipFrames", "WanSaveCaptions", "WanSliderPrompts"}
 NO_STRINGS = {"CacheLatents", "WanCacheFromLatents", "PrecisionAudit"}
 
 

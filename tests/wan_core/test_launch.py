@@ -49,10 +49,10 @@ def test_the_working_directory_and_comfyui_leave_the_import_path(
 def test_a_python_that_somebody_stands_in_keeps_its_own_folders(door: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The package of Windows lists the folder of Python itself, and its libraries lie in there."""
     monkeypatch.chdir(sys.prefix)
-    assert not door._holds_data(sys.prefix)
+    assert not door._is_untrusted(sys.prefix)
     site_packages = next(p for p in sys.path if p.endswith("site-packages"))
     monkeypatch.chdir(site_packages)
-    assert not door._holds_data("")
+    assert not door._is_untrusted("")
 
 
 @pytest.mark.lasts(2)

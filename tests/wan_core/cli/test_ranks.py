@@ -242,7 +242,7 @@ def test_machines_that_share_out_a_run_otherwise_are_refused(tmp_path: Path) -> 
         settle_ranks(run.directory, run.roots, [], cast(Any, group))
 
     settle((2, 1, 1))
-    with pytest.raises(ConfigError, match=r"^Ranks 0 and 1 share out .* context_parallel: 2, 1, 1 and 2, 2, 2\), as"):
+    with pytest.raises(ConfigError, match=r"^Ranks 0 and 1 would divide .* context_parallel: 2, 1, 1 and 2, 2, 2\), because"):
         settle((2, 2, 2))
 
 
@@ -268,7 +268,7 @@ def test_a_signal_while_a_command_is_written_is_passed_on() -> None:
     before = signal.signal(signal.SIGALRM, on_signal)
     signal.setitimer(signal.ITIMER_REAL, 0.05)
     try:
-        crew._tell({"command": "decoded"})  # waits: the pipe is full  # pyright: ignore[reportPrivateUsage]
+        crew._command({"command": "decoded"})  # waits: the pipe is full  # pyright: ignore[reportPrivateUsage]
     finally:
         signal.signal(signal.SIGALRM, before)
     drain.join(10)

@@ -320,7 +320,7 @@ def check_hf(part):
     assert [(f.caption, f.path.suffix) for f in part.files] == [("a red one", ".png"), ("a blue one", ".png")]
     assert part.files[0].path.read_bytes() == png("red")
     assert [(r.name, r.reason) for r in part.rejected] == [
-        ("row 3 (x.pdf)", "holds bytes that are no clip and no still of a known format"),
+        ("row 3 (x.pdf)", "contains data that is no clip and no still of a known format"),
         ("row 4", 'has nothing in column "image"'),
     ]
 

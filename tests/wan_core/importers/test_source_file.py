@@ -98,9 +98,9 @@ def test_a_menu_offers_what_can_be_read(folder, tmp_path):
     (folder / "clip.json").write_text("[1]")
     again = list_sources(tmp_path / "input", {"big": tmp_path / "big"})
     assert again == found
-    looks = source_module._worth_showing.cache_info().misses
+    looks = source_module._menu_entries.cache_info().misses
     assert list_sources(tmp_path / "input", {"big": tmp_path / "big"}) == found
-    assert source_module._worth_showing.cache_info().misses == looks
+    assert source_module._menu_entries.cache_info().misses == looks
     assert [is_source(path) for path in (folder, saved, folder / "list.jsonl", folder / "notes.txt")] == [
         *(False, True, True, False)
     ]

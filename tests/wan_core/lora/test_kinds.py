@@ -252,8 +252,8 @@ def test_a_pair_that_begins_in_the_weight_is_pefts(init: str, wide: bool, monkey
     import peft
 
     if wide:
-        monkeypatch.setattr("wan_core.lora.low_rank._EXACT_UP_TO", 8)
-        monkeypatch.setattr("wan_core.lora.low_rank._MORE", 12)
+        monkeypatch.setattr("wan_core.lora.low_rank.EXACT_UP_TO", 8)
+        monkeypatch.setattr("wan_core.lora.factors._MORE", 12)
     one = adapter(holder(KINDS[init], fill=False))
     theirs = nn.ModuleDict({"linear": nn.Linear(WIDE, TALL)})
     theirs.load_state_dict({f"linear.{key}": value for key, value in one.base.state_dict().items()})

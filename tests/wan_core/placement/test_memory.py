@@ -435,10 +435,11 @@ def test_an_eight_bit_block_keeps_what_a_plain_one_keeps_and_holds_values_of_one
 ) -> None:
     """Autograd keeps the 8-bit weight, which is there anyway, and no values of it; a recomputed stage holds its own."""
     plain, eight = (metered(found, checkpointed=checkpointed) for found in ("", scheme))
-    assert eight[0] == plain[0]
+    tables = 512 if scheme == "Q4_0" else 0  # bit shifts, cached once for all weights of a device
+    assert eight[0] == plain[0] + tables
     widest, dim = SMALL.dim * SMALL.ffn_dim, SMALL.dim
     held = torch.bfloat16.itemsize * (2 * dim * dim + 2 * widest - widest) if checkpointed else 0
-    assert plain[1] <= eight[1] <= plain[1] + held + unpacking_bytes(widest, torch.bfloat16)
+    assert plain[1] <= eight[1] <= plain[1] + held + unpacking_bytes(widest, torch.bfloat16) + tables
 
 
 @pytest.mark.parametrize(("frames", "most"), [(13, 3.5), (21, 5.5)])

@@ -80,8 +80,8 @@ def test_files_that_nothing_depends_on_end_no_run_while_they_are_held(windows: F
         assert lines_of(run, "step") == [1, 2, 3, 4], "lines that waited are written too"
         assert read_status(run.directory) == RunStatus(state="done", step=4, steps=4, job_id=run.config.job_id)
         assert json.loads(status.read_text())["state"] == "new"
-        assert worker.log().count("status.json is held open by another program") == 1
-        assert worker.log().count("metrics.jsonl is held by another program") == 1
+        assert worker.log().count("status.json is open in another program") == 1
+        assert worker.log().count("metrics.jsonl is open in another program") == 1
         assert "saved step 2" not in log.read_text()
     assert all(SaveStore(run.directory).read(step) for step in (2, 4))
 

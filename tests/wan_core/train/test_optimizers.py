@@ -18,7 +18,7 @@ from tests.support.forked import ForkServer, Worker
 from tests.support.libraries import Library
 from tests.support.sessions import same, train_here
 from tests.support.tiny_run import TINY, TinyRun, make_run
-from wan_core.config import settings_of
+from wan_core.config import arguments_of, settings_of
 from wan_core.errors import ConfigError, DependencyError
 from wan_core.events import StepDone
 from wan_core.lora import LoraConfig
@@ -28,7 +28,6 @@ from wan_core.train import TrainConfig, state_bytes
 from wan_core.train.optimizer_bytes import _counted
 from wan_core.train.optimizer_classes import _CATALOGUE
 from wan_core.train.optimizer_state import AdapterOptimizer
-from wan_core.train.optimizers import _read_arguments
 from wan_core.train.weight_copies import MeanWeights
 
 pytestmark = [
@@ -419,7 +418,7 @@ def test_a_whole_number_is_no_exponent_that_is_worked_out_for_hours() -> None:
 
 def test_arguments_are_read_as_python_writes_them() -> None:
     text = "betas=(0.9, 0.99), eps=1e-8\nfixed_decay=true, mode=fast, beta3=None"
-    assert _read_arguments(text) == {
+    assert arguments_of(text, "optimizer_args") == {
         "betas": (0.9, 0.99),
         "eps": 1e-8,
         "fixed_decay": True,

@@ -169,7 +169,7 @@ def test_cards_say_what_is_known_before_and_after_a_queue_and_a_reload_and_never
         for kind in ("split", "dataset"):
             shows(card(canvas, kind), "Press Run")
         shows(card(canvas, "density"), "between timesteps 604 and 855")
-        shows(card(canvas, "density"), "known once Load Wan Model has run; drawn with 3.")
+        shows(card(canvas, "density"), "known after Load Wan Model has run; this curve uses 3.")
         turn(canvas, "WanTrainSettings", "discrete_flow_shift", 8)
         shows(card(canvas, "density"), "the median is 889")
         canvas.fit()

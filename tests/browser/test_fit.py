@@ -57,7 +57,7 @@ def test_what_does_not_fit_is_red_before_it_is_queued_and_fits_after_a_click(
     standing = canvas.page.locator(".wan-panel .wan-standing")
     shows(standing, f"{run} is a finished run (step 2 of 2). With the same clips, Run trains nothing more.")
     canvas.load(tiny_canvas(workflows["08_smoke_test"], TrainLoRA={**asked, "rank": 16}))
-    shows(standing, "It has other settings: rank is 32 there and 16 here. Run starts a new one,", f"{run}_002")
+    shows(standing, "It has other settings: rank is 32 in that run and 16 here. Run starts a new one,", f"{run}_002")
     assert standing.get_attribute("data-action") == "start"
     assert serious(canvas, ".wan-panel .wan-standing") == []
     canvas.show(".wan-panel .wan-standing")

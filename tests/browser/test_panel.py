@@ -285,7 +285,7 @@ def test_a_run_is_drawn_from_its_file_in_both_kinds_of_nodes(vue: bool, pages: P
     canvas.focus("TrainLoRA")
     shows(panel, "64 / 150")
     shows(panel.locator(".wan-marks"), f"⚠ {sentence}")
-    shows(panel.locator(".wan-legend"), "⚠ marked as wrong: step 50", "× skipped: not finite")
+    shows(panel.locator(".wan-legend"), "⚠ problem at step 50", "× skipped: not finite")
     shows(panel.locator(".wan-legend"), "prior preservation")
     shows(panel.locator(".wan-facts"), "prior", "0.0064")
     assert canvas.page.get_by_label("Memory of cuda:0").count() == 1

@@ -242,7 +242,9 @@ def test_machines_that_share_out_a_run_otherwise_are_refused(tmp_path: Path) -> 
         settle_ranks(run.directory, run.roots, [], cast(Any, group))
 
     settle((2, 1, 1))
-    with pytest.raises(ConfigError, match=r"^Ranks 0 and 1 would divide .* context_parallel: 2, 1, 1 and 2, 2, 2\), because"):
+    with pytest.raises(
+        ConfigError, match=r"^Ranks 0 and 1 would divide .* context_parallel: 2, 1, 1 and 2, 2, 2\), because"
+    ):
         settle((2, 2, 2))
 
 

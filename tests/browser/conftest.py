@@ -420,6 +420,7 @@ def canvas(
 # The shipped frontend keeps some of what it says over its Run button until somebody takes it away.
 FORGET = """async () => {
   (window.app.rootGraph ?? window.app.graph).clear();
+  window.app.canvas.ds.reset();  // where a test before had moved the view
   sessionStorage.removeItem("wan_trainer.cards");
   localStorage.removeItem("WanTrainer.Panel.details");
   const side = window.app.extensionManager.sidebarTab;

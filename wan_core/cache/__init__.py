@@ -20,6 +20,7 @@ from .shares import ENCODING, SHARE, ShareDone, encode_over_ranks, encode_share,
 from .shows_nothing import nothing_shown_reason
 from .slider import SliderConfig, slider_set
 from .synthetic import SyntheticConfig, is_synthetic, synthetic_mark, synthetic_note, synthetic_set
+from .unpack import unpack
 from .upkeep import check_entries, removals_seen, room_of, stats_of, trim, young_sets
 
 __all__ = [
@@ -72,6 +73,7 @@ __all__ = [
     "tensor_key",
     "text_key",
     "trim",
+    "unpack",
     "write_picture",
     "young_sets",
 ]

@@ -20,6 +20,7 @@ from .cache_set import CacheItem, CacheSet
 from .encoding_report import left_out_of, require_enough
 from .keys import SampleKeys, Stored, evaluation_key, text_key
 from .latent_cache import LatentCache
+from .unpack import require_unpacked
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,7 @@ def plan_encoding(
     kind = dataset.kind
     _require_encoder(kind, vision_identity)
     dataset.require_captions()
+    require_unpacked(cache.root)
     keys = SampleKeys(
         digest_of=_digests(cache.files, should_stop),
         kind=kind,

@@ -30,6 +30,7 @@ from .entry import pack_entry, read_entry, unpack_entry
 from .keys import AGAIN, KINDS, STORED_DTYPES, TEXT_WIDTH, Stored, entry_name, entry_path
 from .known_entries import KnownEntries
 from .synthetic import draw_entry, is_synthetic
+from .unpack import require_unpacked
 
 
 class LatentCache:
@@ -164,6 +165,8 @@ class LatentCache:
 
     def read_set(self, fingerprint: str) -> CacheSet:
         """Read a set and verify its fingerprint."""
+        if not self.set_file(fingerprint).is_file():
+            require_unpacked(self.root)
         return read_set(self.root / "sets", fingerprint)
 
     def set_file(self, fingerprint: str) -> Path:
@@ -188,6 +191,7 @@ class LatentCache:
         path = self.entry_path(kind, key)
         if path.is_file():
             return read_entry(path)
+        require_unpacked(self.root)
         self.entries.doubt(f"{kind}-{key}")  # changes `removals_seen`, so the caching node runs again
         raise CacheError(f"The cache holds no {kind} {key[:12]}. {AGAIN}")
 

@@ -1,4 +1,4 @@
-"""`wan_core cache stats | verify | trim`: maintenance of a cache folder."""
+"""`wan_core cache stats | verify | unpack | trim`: maintenance of a cache folder."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ def add_cache_commands(actions: Any) -> None:
     works: dict[str, tuple[Callable[..., int], str]] = {
         "stats": (_stats, "count entries, sets and bytes"),
         "verify": (_verify, "hash every entry again"),
+        "unpack": (_unpack, "write entries of packs, and sets by column, as files: nothing else reads them"),
         "trim": (_trim, "evict what was used longest ago, never what an unfinished run needs"),
     }
     made: dict[str, argparse.ArgumentParser] = {}
@@ -44,6 +45,14 @@ def _verify(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
     report = check_entries(_opened(options), remove=options.remove, should_stop=_stop_question())
     done(out, asdict(report))
     return ExitCode.DONE if len(report.damaged) == report.removed else ExitCode.BAD_INPUT
+
+
+def _unpack(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
+    from ..cache import unpack
+
+    report = unpack(_opened(options).root, should_stop=_stop_question())
+    done(out, asdict(report))
+    return ExitCode.BAD_INPUT if report.unreadable else ExitCode.DONE
 
 
 def _trim(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:

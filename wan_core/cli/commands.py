@@ -129,7 +129,7 @@ def _parser() -> argparse.ArgumentParser:
     add_send_command(command)
     add_cluster_command(command)
     add_measure_command(command)
-    text = "encode a graph's clips; look after a cache folder: count, check, make room; TFRecords"
+    text = "encode a graph's clips; look after a cache folder: count, check, unpack, make room; TFRecords"
     actions = commands.add_parser("cache", help=text, description=text)
     actions = actions.add_subparsers(dest="action", required=True, metavar="ACTION")
     add_encode_command(actions)

@@ -77,7 +77,7 @@ def _zstd() -> Any:
         ) from error
 
 
-_MAX_ENTRY_BYTES = 2 << 30
+MAX_ENTRY_BYTES = 2 << 30
 """larger than any latent (1280x720, 1000 frames: 0.12 GiB)"""
 
 _MAX_HEADER_BYTES = 1 << 16
@@ -94,7 +94,7 @@ def read_entry(path: Path) -> bytearray:
     """Returns the bytes of an entry file; FileError or OSError if it cannot be read."""
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
-        if size > _MAX_ENTRY_BYTES:
+        if size > MAX_ENTRY_BYTES:
             raise FileError(f"it has {size} bytes")
         data = bytearray(size)
         if file.readinto(data) != size:  # type: ignore[attr-defined]
@@ -194,7 +194,7 @@ def _decompressed(outer: StatedHeader, frame: memoryview, dtypes: Collection[str
     _require_filled(place, 1)
     inner = _stated(outer.metadata.get("tensors", "").encode())
     dtype = _dtype_of(inner, dtypes)
-    if inner.data_bytes > _MAX_ENTRY_BYTES:
+    if inner.data_bytes > MAX_ENTRY_BYTES:
         raise _DamagedError(f"it has {inner.data_bytes} bytes")
     return inner, decompress(frame, inner.data_bytes, dtype.itemsize)
 

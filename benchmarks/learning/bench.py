@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / name) for name in ("", "benchmarks", "scripts", "tests", "tests/tiny")]
 
 from learning.bench_candidates import recipe_of
-from learning.bench_file import AGAIN, CELL, CHOICE, FAILED, JUDGE, DuplicateError, Line, ResultFile, key_of
+from learning.bench_file import AGAIN, CELL, CHOICE, FAILED, JUDGE, STEPS, DuplicateError, Line, ResultFile, key_of
 from learning.bench_many import Wanted, encode_at_once, planned, run_many
 from learning.bench_recipes import RECIPES, BenchRecipe
 
@@ -68,7 +68,10 @@ def main(arguments: list[str]) -> int:
         return measure_judge(results, asked)
     from learning.bench_cell import BenchStudy
 
-    study = BenchStudy(asked.work, asked.comfyui, asked.trainer or asked.comfyui, asked.python)
+    study = BenchStudy(asked.work, asked.comfyui, asked.trainer or asked.comfyui, asked.python, asked.base)
+    if asked.base != "t2v" and not results.lines(CHOICE):  # the concepts are the same
+        for line in ResultFile(RESULTS).lines(CHOICE):
+            results.append(line)
     if asked.choose:
         return choose(study, results, asked)
     if asked.again:
@@ -94,6 +97,8 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--steps", nargs="+", type=int, default=[400])
     parser.add_argument("--unseen", action="store_true", help="the concepts kept for the end, instead of the others")
+    parser.add_argument("--while-training", action="store_true", help="judge at four shares of each training")
+    parser.add_argument("--base", default="t2v", help="a demo model (t2v, i2v) or a file; with --results of its own")
     parser.add_argument("--again", action="store_true", help="train the first of these cells again, compare its line")
     parser.add_argument("--choose", action="store_true", help="try seeds until there are enough concepts")
     parser.add_argument("--judge", action="store_true", help="measure the judge on drawn clips and near misses")
@@ -156,7 +161,8 @@ def wanted(results: ResultFile, asked: argparse.Namespace) -> Iterator[Line]:
     concepts = chosen(results, asked.unseen)[: asked.concepts]
     for steps, seed, name in itertools.product(asked.steps, asked.seeds, asked.recipes):
         for rate, concept in itertools.product(rates_of(recipe_of(name), asked.rates), concepts):
-            cell: Line = {"kind": CELL, "recipe": name, "rate": rate, "concept": concept, "seed": seed, "steps": steps}
+            kind = STEPS if asked.while_training else CELL
+            cell: Line = {"kind": kind, "recipe": name, "rate": rate, "concept": concept, "seed": seed, "steps": steps}
             yield cell | ({"unseen": True} if asked.unseen else {})
 
 
@@ -164,7 +170,11 @@ def unfinished(results: ResultFile, asked: argparse.Namespace) -> Wanted:
     """The wanted cells without a line."""
 
     def left() -> list[Line]:
-        known = {key_of(line | {"kind": CELL}) for line in results.every() if line["kind"] in (CELL, FAILED)}
+        known = {
+            key_of(line | {"kind": line.get("failed", line["kind"])})
+            for line in results.every()
+            if line["kind"] in (CELL, STEPS, FAILED)
+        }
         return [cell for cell in wanted(results, asked) if key_of(cell) not in known]
 
     return left

@@ -31,9 +31,12 @@ from shapeworld.drawn_concepts import Drawn, drawn_concept
 from shapeworld.files import Frames, balanced_words
 from shapeworld.judge import judge, matches, matches_concept
 from shapeworld.learning import models_folder
+from shapeworld.training.clips import as_video, first_frame_channels
 from shapeworld.wan_vae import latent_shift_and_scale
 
 from wan_core.cache import CacheItem, CacheSet, pad_text
+from wan_core.files import Roots
+from wan_core.flow import seeded_generator
 from wan_core.lora import LoraConfig
 from wan_core.model import WanTransformer
 from wan_core.train import TrainConfig, Trainer
@@ -50,7 +53,8 @@ RECENT = 50
 HELD_OUT, FIRST_HELD_OUT = 4, 2_000
 FIRST_STILL = 1_000
 PARTS = ("shape", "path", "colour", "size", "speed", "all")
-FILE = MODELS["t2v"].files[0]
+FIRST_SAMPLED = 3_000
+"""scene of the first frame that an image-to-video model continues"""
 SHIFT = 3.0
 """what discrete_flow_shift 0 means for the tiny model"""
 
@@ -85,10 +89,16 @@ def trial_of(recipe: BenchRecipe, rate: float, seed: int, steps: int) -> Trial:
 class BenchStudy(Study):
     """The tiny model and encoded clips of drawn concepts, kept between cells."""
 
-    def __init__(self, work: Path, comfyui: Path, trainer: Path, python: str, **study: Any) -> None:
-        """`python` runs the tree `trainer`, for the recipe ComfyUI."""
+    def __init__(
+        self, work: Path, comfyui: Path, trainer: Path, python: str, base: str | Path = "t2v", **study: Any
+    ) -> None:
+        """`python` runs the tree `trainer`, for the recipe ComfyUI. `base`: a key of MODELS, or a file of a T2V."""
         super().__init__(work, comfyui, **study)
         self._trainer, self._python = trainer, python
+        self._from_image = base in MODELS and MODELS[str(base)].starts_from_image
+        self.conditioning = "first" if self._from_image else "none"
+        self._base = models_folder() / MODELS[str(base)].files[0] if base in MODELS else Path(base)
+        self._roots = Roots({**self._roots.folders, "diffusion_models": (str(self._base.parent),)})
         self._kept_before = 0
 
     def read_captions(self, concepts: Sequence[int]) -> None:
@@ -106,12 +116,18 @@ class BenchStudy(Study):
         else:
             trial = trial_of(recipe, cell["rate"], cell["seed"], cell["steps"])
             with self._tricks(recipe):
-                model, facts = self._trained(trial, FILE, data)
+                model, facts = self._trained(trial, self._base.name, data)
             facts["train_cpu_s"] = round(time.process_time() - began, 1)
         trained = time.process_time()
         facts |= {"train_wall_s": round(time.monotonic() - wall, 1), "weights": digest(model)}
-        shown = judged(drawn, self.sample([model], drawn.concept, CLIPS))
+        shown = judged(drawn, self._clips_of(model, drawn))
         return shown | facts | {"sample_cpu_s": round(time.process_time() - trained, 1)}
+
+    def _clips_of(self, model: WanTransformer, drawn: Drawn) -> list[Frames]:
+        """Clips of the concept's caption; those of an image-to-video model start from frames never trained on."""
+        scenes = [concept_scene(drawn.concept, FIRST_SAMPLED + n, SAMPLING.frames) for n in range(CLIPS)]
+        channels = first_frame_channels(self._vae, as_video(scenes)) if self._from_image else None
+        return self.sampled([model], [drawn.concept.caption] * CLIPS, None, channels)
 
     def _tricks(self, recipe: BenchRecipe) -> contextlib.AbstractContextManager[None]:
         return tricks(pad_text(self.text("")), **recipe.trick) if recipe.trick else contextlib.nullcontext()
@@ -131,19 +147,19 @@ class BenchStudy(Study):
             assert measured is not None
             trainer.model.train(False)
             with trainer.optimizer.evaluated_weights():
-                shown = judged(drawn, self.sample([trainer.model], drawn.concept, CLIPS))
+                shown = judged(drawn, self._clips_of(trainer.model, drawn))
                 kept = self.kept(trainer.model)
             trainer.model.train(True)
             held = {"eval": round(measured.eval_loss, 5), "eval_clips": [round(one, 5) for one in measured.per_clip]}
             seen[str(step)] = shown | kept | held
 
         with self._tricks(recipe):
-            _, facts = self._trained(trial, FILE, data, look, losses)
+            _, facts = self._trained(trial, self._base.name, data, look, losses)
         for step, one in seen.items():
             recent = losses[max(0, int(step) - RECENT) : int(step)]
             one["train_loss"] = round(sum(recent) / len(recent), 5)
         facts |= {"at": seen, "cpu_s": round(time.process_time() - began, 1)}
-        self._kept_before = self._kept_before or self.kept(self.model(FILE, None))["kept"]
+        self._kept_before = self._kept_before or self.kept(self.model(self._base.name, None))["kept"]
         return facts | {"kept_before": self._kept_before}
 
     def kept(self, model: WanTransformer) -> dict[str, int]:
@@ -177,7 +193,14 @@ class BenchStudy(Study):
 
     def _drawn_item(self, scene: Scene, caption: str) -> CacheItem:
         """Named by what it shows, so that a changed generator never meets an old cache."""
-        return self._item(hashlib.sha256(repr(scene).encode()).hexdigest()[:16], scene, caption)
+        name = hashlib.sha256(repr(scene).encode()).hexdigest()[:16]
+        item = self._item(name, scene, caption)
+        if not self._from_image:
+            return item
+        key = seeded_generator("first frame", name).initial_seed().to_bytes(8, "little").hex() * 4
+        if not self._cache.has("condition", key):
+            self._cache.write_condition(key, {"channels": first_frame_channels(self._vae, as_video([scene]))[0]})
+        return replace(item, condition_key=key)
 
     # ---- ComfyUI's trainer ----
 
@@ -200,7 +223,7 @@ class BenchStudy(Study):
         out.unlink(missing_ok=True)
         kept = {"steps": cell["steps"], "seed": cell["seed"], "learning_rate": cell["rate"], "settings": recipe.node}
         job = kept | {"inputs": str(inputs.resolve()), "out": str(out.resolve())}
-        asked = {"comfyui": str(self._trainer.resolve()), "model": str(models_folder() / FILE), "jobs": [job]}
+        asked = {"comfyui": str(self._trainer.resolve()), "model": str(self._base), "jobs": [job]}
         jobs.write_text(json.dumps(asked), encoding="utf-8")
         threads = str(torch.get_num_threads())
         subprocess.run(

@@ -39,7 +39,7 @@ from wan_core.files import Roots
 from wan_core.flow import draw_noise, seeded_generator, simple_sigmas
 from wan_core.load import ModelPlan, inspect_model, materialize
 from wan_core.lora import LoraConfig, LoraWeights
-from wan_core.model import Passage, WanTransformer
+from wan_core.model import Conditioning, Passage, WanTransformer
 from wan_core.sampler.config import PRESETS
 from wan_core.train import TrainConfig, Trainer, true_velocity
 from wan_core.train.objective import NoisedBatch, Objective
@@ -129,6 +129,9 @@ def studied(name: str) -> Concept:
 
 class Study:
     """The tiny models with their encoded clips and texts, kept in a folder between trials."""
+
+    conditioning = "none"
+    """of every item: ConditionKind.name"""
 
     def __init__(
         self, work: Path, comfyui: Path, texts: dict[str, Tensor] | None = None, sampling: Sampling = SAMPLING
@@ -228,6 +231,7 @@ class Study:
             fps=16.0,
             vae_identity="demo",
             text_identity="tiny",
+            conditioning=self.conditioning,
         )
 
     # ---- training ----
@@ -328,20 +332,25 @@ class Study:
 
     @torch.no_grad()
     def sampled(
-        self, experts: Sequence[WanTransformer], captions: Sequence[str], sampling: Sampling | None = None
+        self,
+        experts: Sequence[WanTransformer],
+        captions: Sequence[str],
+        sampling: Sampling | None = None,
+        channels: Tensor | None = None,
     ) -> list[Frames]:
-        """A clip of each caption from fixed noise, (T, H, W, 3) uint8."""
+        """A clip of each caption from fixed noise, (T, H, W, 3) uint8; `channels` (N, 20, F, h, w): its first frame."""
         sampling = sampling or self._sampling
         shape = (16, (SAMPLING.frames - 1) // 4 + 1, SAMPLING.size // 8, SAMPLING.size // 8)
         clips = len(captions)
         latent = torch.stack([draw_noise(shape, seeded_generator("clip", number)) for number in range(clips)])
         text = torch.stack([pad_text(self.text(caption)) for caption in captions])
         nothing = pad_text(self.text("")).expand(clips, -1, -1)
+        given = None if channels is None else Conditioning(channels=channels)
         for here, there in itertools.pairwise(simple_sigmas(sampling.steps, sampling.shift).tolist()):
             model = experts[0] if len(experts) == 1 or here >= BOUNDARY - 1e-6 else experts[1]
             timestep = torch.full((clips,), 1000 * here)
-            without = model(latent, timestep, nothing)
-            velocity = without + sampling.cfg * (model(latent, timestep, text) - without)
+            without = model(latent, timestep, nothing, given)
+            velocity = without + sampling.cfg * (model(latent, timestep, text, given) - without)
             latent = latent + (there - here) * velocity
         videos = torch.cat([self._vae.decode(some) for some in latent.split(4)])
         return list(((videos.clamp(-1, 1) + 1) * 127.5).round().byte().permute(0, 2, 3, 4, 1).numpy())

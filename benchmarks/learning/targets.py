@@ -3,24 +3,28 @@
 Parts, on the tiny text-to-video model of the demo and the judges of tests/shapeworld:
 
 preserve   a concept beside the old captions: no preservation, clips of the old world, a class word
-sliders    one property moved by pairs of prompts alone, judged at strengths -1, 0 and 1
+sliders    one property moved by pairs of prompts alone, judged at strengths from -1 to 1
 distilled  a tiny model distilled to 4 steps at cfg 1 (a LoRA on the demo's, trained on its sampled paths), then a
            concept on it: plain, with guidance_target, with a training adapter, and on the plain base
+bits       a concept on the base as in its file, in int8 and in 4 bits, judged on the base as in its file
 
-    .venv/bin/python benchmarks/learning/targets.py preserve sliders distilled --seeds 0 1 2
+    .venv/bin/python benchmarks/learning/targets.py preserve --rows word --seeds 0
+    .venv/bin/python benchmarks/learning/targets.py preserve sliders distilled bits --processes 16
 
-Lines that are in the results already are skipped. --write-docs writes the page from the results alone.
+Lines that are in the results already are skipped. --processes starts one process for each row and seed; they share the
+results and the distilled model. --write-docs writes the page from the results alone.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import os
+import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -29,287 +33,111 @@ sys.path[:0] = [str(ROOT / name) for name in ("", "benchmarks", "scripts", "test
 
 import torch
 from learning.recipes import add_result, read_results
-from learning.study import Study, Trial, studied
-from safetensors.torch import save_file
-from shapeworld.comfy_graphs import MODELS, SAMPLING, Recipe, Sampling
-from shapeworld.concept import Concept
-from shapeworld.files import Frames
-from shapeworld.judge import judge, matches, matches_concept
-from shapeworld.scenes import Words, all_words
-from shapeworld.scores import ConceptScore, WordScore
-from shapeworld.training.transformer import attend_compactly
-from torch import Tensor
-from torch.nn import functional
+from learning.study import studied
+from learning.targets_study import (
+    ADAPTER,
+    CLASSES,
+    CLIPS,
+    COLOUR,
+    CONCEPT,
+    FEW,
+    MANY,
+    NEGATIVE,
+    OLD,
+    POSITIVE,
+    SPEED,
+    STEPS,
+    TargetStudy,
+    trial_of,
+)
+from shapeworld.judge import judge, matches
+from shapeworld.scenes import all_words
+from shapeworld.scores import WordScore
 
-from wan_core.cache import CacheItem, CacheSet, pad_text
-from wan_core.cache.synthetic import synthetic_key
-from wan_core.dataset.captions import class_caption
-from wan_core.files import Roots
-from wan_core.flow import draw_noise, seeded_generator, simple_sigmas
-from wan_core.load import ModelPlan, materialize
-from wan_core.lora import FrozenLora, LoraConfig, LoraWeights, set_strength
-from wan_core.model import WanTransformer
-from wan_core.train import TrainConfig
+from wan_core.lora import set_strength
 
 RESULTS = ROOT / "benchmarks" / "results" / "learning_targets_CPU_2026-11.jsonl"
 PAGE = RESULTS.with_suffix(".md")
-CONCEPT, TRIGGER = "hopping_bar", "pink bar hopping"
-CLASSES = {"word": "red square moving up"}
-FEW = replace(SAMPLING, steps=4, cfg=1.0)
-CLIPS, BATCH, FILE = 8, 16, MODELS["t2v"].files[0]
-OLD = [one for number, one in enumerate(all_words()) if (number + number // 4) % 4 == 0]
-"""a quarter of the old captions, with every word"""
-MANY = replace(SAMPLING, steps=12)
-STEPS = 150
-NEGATIVE, COLOUR, POSITIVE, SLIDER_SCALE, SLIDER_STEPS = "blue", "purple", "red", 1.0, 100
-SPEED, ADAPTER = "speed", "training_adapter"
+BASE, PLAIN_BASE = "base", "plain base"
+SLIDER = f"{COLOUR} to {NEGATIVE} or {POSITIVE}"
+STRENGTHS = (-1.0, -0.5, 0.0, 0.5, 1.0)
+
+# Twice the steps where half the clips are of the old world, so that the concept is seen as often as in the other rows.
+BESIDE_OLD: dict[str, Any] = {"prior_clips": 96, "repeats": 12, "steps": 2 * STEPS}
+PRESERVE: dict[str, dict[str, Any]] = {
+    "none": {},
+    "word": {"class_word": CLASSES["word"]},
+    "clips": BESIDE_OLD | {"prior_preservation": 5.0},
+}
+DISTILLED: dict[str, dict[str, Any]] = {
+    "plain": {"under": SPEED},
+    "guidance_target 2.5": {"under": SPEED, "guidance_target": 2.5},
+    "training adapter": {"under": f"{SPEED}+{ADAPTER}"},
+    "on the plain base": {},
+}
+AS_IN_FILE = "as in file"
+BITS = {"bf16": "", "int8": "int8", "Q4_0": "Q4_0"}
+ROWS = {
+    "preserve": (BASE, *PRESERVE),
+    "sliders": (SLIDER,),
+    "distilled": (PLAIN_BASE, BASE, *DISTILLED),
+    "bits": tuple(BITS),
+}
+"""part -> its rows"""
+ONCE = (BASE, PLAIN_BASE)
+"""rows without a training, of seed 0 only"""
 
 
-@dataclass(frozen=True, kw_only=True)
-class TargetTrial(Trial):
-    """A training of the demo's recipe with the settings of targets."""
-
-    guidance_target: float = 1.0
-    class_word: str | None = None
-    under: str = ""
-    """frozen LoRAs in training, joined by +"""
-
-    def train_config(self) -> TrainConfig:
-        return replace(super().train_config(), guidance_target=self.guidance_target)
+def preserve(study: TargetStudy, asked: argparse.Namespace, row: str, seed: int) -> None:
+    line = {"part": "preserve", "row": row, "seed": seed}
+    trial = trial_of(seed, **PRESERVE.get(row, {}))
+    add(asked, line, lambda: study.scores(None if row == BASE else study.taught(trial), trial.rank, "", MANY))
 
 
-def trial_of(seed: int, **changes: Any) -> TargetTrial:
-    recipe = Recipe()
-    same = ("timestep_sampling", "learning_rate", "batch_size", "rank", "lr_scheduler", "lr_warmup_steps", "clips")
-    values = (
-        {name: getattr(recipe, name) for name in same} | {"steps": STEPS, "batch_size": 2, "prior_clips": 0} | changes
+def distilled(study: TargetStudy, asked: argparse.Namespace, row: str, seed: int) -> None:
+    """Scores a row at 4 steps without guidance; the plain base and the plain LoRA at 12 guided steps too."""
+    few = [("4 steps, cfg 1", FEW)]
+    samplings = dict([("12 steps, cfg 2.5", MANY), *few] if row in (PLAIN_BASE, "plain") else few)
+    lines = [{"part": "distilled", "row": row, "seed": seed, "sampling": said} for said in samplings]
+    if all(is_known(asked, line) for line in lines):
+        return
+    lora, trial, trained = None, trial_of(seed, **BESIDE_OLD | DISTILLED.get(row, {})), {}
+    if row != PLAIN_BASE:
+        study.distil()
+    if row not in ONCE:
+        began = time.monotonic()
+        lora = study.taught(trial)
+        trained = {"train_s": round(time.monotonic() - began, 1)}
+    under = "" if row == PLAIN_BASE else SPEED
+    for line in lines:
+        sampling = samplings[line["sampling"]]
+        add(asked, line, lambda sampling=sampling: trained | study.scores(lora, trial.rank, under, sampling))
+
+
+def bits(study: TargetStudy, asked: argparse.Namespace, row: str, seed: int) -> None:
+    trial = trial_of(seed, bits=BITS[row], base_precision=AS_IN_FILE)
+    add(
+        asked,
+        {"part": "bits", "row": row, "seed": seed},
+        lambda: study.scores(study.taught(trial), trial.rank, "", MANY),
     )
-    return TargetTrial(concept=CONCEPT, shift=SAMPLING.shift, seed=seed, **values)
 
 
-class TargetStudy(Study):
-    """The tiny model over frozen LoRAs of the study."""
-
-    under = ""
-    sampled_few = False
-
-    @property
-    def loras(self) -> Path:
-        return self._work / "loras"
-
-    def ready(self, concept: Concept) -> None:
-        """Encodes every caption of the study at once."""
-        classes = [class_caption(concept.caption, TRIGGER, word) for word in CLASSES.values()]
-        self.read_texts([*(words.caption for words in all_words()), concept.caption, *classes, ""])
-        self.loras.mkdir(parents=True, exist_ok=True)
-        self._roots = Roots({**self._roots.folders, "loras": (str(self.loras),)})
-
-    def model(self, file: str, lora: LoraConfig | None, seed: int = 0) -> WanTransformer:
-        frozen = tuple(FrozenLora(file=f"loras:{name}.safetensors") for name in self.under.split("+") if name)
-        plan = ModelPlan(base_file=f"diffusion_models:{file}", base_precision="fp32", loras=frozen)
-        return attend_compactly(materialize(plan, self._roots, lora, seed=seed))
-
-    def data_of(self, trial: Trial, concept: Concept) -> CacheSet:
-        data = super().data_of(trial, concept)
-        if not isinstance(trial, TargetTrial) or trial.class_word is None:
-            return data
-        caption = class_caption(concept.caption, TRIGGER, trial.class_word)
-        of_class = {"class_weight": 1.0, "class_key": self._text_key(caption), "class_caption": caption}
-        return replace(data, items=tuple(replace(item, **of_class) for item in data.items))
-
-    def taught(self, trial: TargetTrial) -> dict[str, Tensor]:
-        """Returns the LoRA of a trial."""
-        self.under = trial.under
-        data = self.data_of(trial, studied(trial.concept))
-        model, _ = self._trained(replace(trial, held_out=0), FILE, data)
-        return LoraWeights.of(model).tensors
-
-    def scores(  # type: ignore[override]
-        self, lora: dict[str, Tensor] | None, rank: int, under: str, sampling: Sampling
-    ) -> dict[str, Any]:
-        """Returns what judges see in clips of the concept and of the old captions, from equal noise in every row."""
-        self.under, concept = under, studied(CONCEPT)
-        model = self.model(FILE, None if lora is None else LoraConfig(rank=rank)).train(False)
-        if lora is not None:
-            LoraWeights(lora).load_into(model, "The trial")
-        words = OLD
-        shown = self.shown(model, [concept.caption] * CLIPS + [one.caption for one in words], sampling)
-        new = [matches_concept(judge(clip, [concept]), concept) for clip in shown[:CLIPS]]
-        old = [matches(judge(clip, [concept]), one) for one, clip in zip(words, shown[CLIPS:], strict=True)]
-        return {"new": asdict(ConceptScore.over(new)), "old": asdict(WordScore.over(old))}
-
-    @torch.no_grad()
-    def walked(self, model: WanTransformer, captions: Sequence[str], sampling: Sampling) -> list[Tensor]:
-        """Returns the latents (N, 16, F, h, w) at each noise level of a sampling."""
-        shape = (16, (SAMPLING.frames - 1) // 4 + 1, SAMPLING.size // 8, SAMPLING.size // 8)
-        path: list[list[Tensor]] = []
-        for first in range(0, len(captions), BATCH):
-            some = captions[first : first + BATCH]
-            numbers = range(first, first + len(some))
-            latent = torch.stack([draw_noise(shape, seeded_generator("clip", number)) for number in numbers])
-            text = torch.stack([pad_text(self.text(caption)) for caption in some])
-            nothing = pad_text(self.text("")).expand(len(some), -1, -1)
-            here_all = [latent]
-            for here, there in itertools.pairwise(simple_sigmas(sampling.steps, sampling.shift).tolist()):
-                timestep = torch.full((len(some),), 1000 * here)
-                velocity = model(latent, timestep, text)
-                if sampling.cfg != 1:
-                    without = model(latent, timestep, nothing)
-                    velocity = without + sampling.cfg * (velocity - without)
-                latent = latent + (there - here) * velocity
-                here_all.append(latent)
-            path.append(here_all)
-        return [torch.cat(level) for level in zip(*path, strict=True)]
-
-    @torch.no_grad()
-    def shown(self, model: WanTransformer, captions: Sequence[str], sampling: Sampling) -> list[Frames]:
-        latents = self.walked(model, captions, sampling)[-1]
-        videos = torch.cat([self._vae.decode(some) for some in latents.split(4)])
-        return list(((videos.clamp(-1, 1) + 1) * 127.5).round().byte().permute(0, 2, 3, 4, 1).numpy())
-
-    def slid(self, seed: int, words: Sequence[Words]) -> WanTransformer:
-        """Returns the model with a slider of `words` from NEGATIVE to POSITIVE, trained without clips."""
-        self.under, trial = "", slider_trial(seed)
-        latent = synthetic_key("latent", (16, (SAMPLING.frames - 1) // 4 + 1, *[SAMPLING.size // 8] * 2), endless=False)
-        moved = {one: [replace(one, colour=colour).caption for colour in (POSITIVE, NEGATIVE)] for one in words}
-        items = [
-            CacheItem(
-                latent_key=latent,
-                text_key=self._text_key(one.caption),
-                num_frames=SAMPLING.frames,
-                height=SAMPLING.size,
-                width=SAMPLING.size,
-                name=one.caption,
-                slider=SLIDER_SCALE,
-                slider_keys=tuple(map(self._text_key, moved[one])),
-                slider_prompts=tuple(moved[one]),
-            )
-            for one in words
-        ]
-        data = self.cache_set(tuple(items), ())
-        return self._trained(trial, FILE, data)[0]
-
-    def distil(self) -> None:
-        """Trains the speed LoRA (4 steps, cfg 1) and a training adapter that undoes it, each once.
-
-        The speed LoRA learns the straight line between two noise levels of the 4 on the paths of 12 guided steps. The
-        training adapter learns the plain objective on the ends of these paths, over the speed LoRA.
-        """
-        if (self.loras / f"{ADAPTER}.safetensors").is_file():
-            return
-        captions = [words.caption for words in all_words()]
-        self.under = ""
-        path = self.walked(self.model(FILE, None).train(False), captions, MANY)[::3]
-        texts = {caption: pad_text(self.text(caption)) for caption in captions}
-        sigmas = simple_sigmas(FEW.steps, FEW.shift)
-        empty = pad_text(self.text(""))
-
-        def pairs(number: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-            draw = torch.Generator().manual_seed(number)
-            clips = torch.randint(len(captions), (4,), generator=draw).tolist()
-            steps = torch.randint(FEW.steps, (4,), generator=draw).tolist()
-            start, end = (
-                torch.stack([path[k + more][c] for c, k in zip(clips, steps, strict=True)]) for more in (0, 1)
-            )
-            gaps = torch.tensor([float(sigmas[k + 1] - sigmas[k]) for k in steps]).view(-1, 1, 1, 1, 1)
-            return start, sigmas[steps], torch.stack([texts[captions[c]] for c in clips]), (end - start) / gaps
-
-        def noised(number: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-            draw = torch.Generator().manual_seed(number)
-            clips = torch.randint(len(captions), (4,), generator=draw).tolist()
-            latent = torch.stack([path[-1][c] for c in clips])
-            logits = torch.sigmoid(torch.randn(4, generator=draw))
-            sigma = SAMPLING.shift * logits / (1 + (SAMPLING.shift - 1) * logits)
-            noise = torch.randn(latent.shape, generator=draw)
-            at = sigma.view(-1, 1, 1, 1, 1)
-            text = [empty if torch.rand((), generator=draw) < 0.1 else texts[captions[c]] for c in clips]
-            return (1 - at) * latent + at * noise, sigma, torch.stack(text), noise - latent
-
-        for name, under, batch_of, steps in ((SPEED, "", pairs, 500), (ADAPTER, SPEED, noised, 250)):
-            self.under = under
-            model = self.model(FILE, LoraConfig(rank=32), 0)
-            trained = [p for p in model.parameters() if p.requires_grad]
-            optimizer = torch.optim.AdamW(trained, lr=3e-3, weight_decay=0.0)
-            rate = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, steps, pct_start=0.05)
-            for number in range(steps):
-                latent, sigma, text, velocity = batch_of(number)
-                loss = functional.mse_loss(model(latent, 1000 * sigma, text), velocity)
-                loss.backward()
-                optimizer.step()
-                rate.step()
-                optimizer.zero_grad()
-                if number % 100 == 0:
-                    print(f"{name} {number}: {float(loss):.4f}", flush=True)
-            tensors = {f"diffusion_model.{k}": v.contiguous() for k, v in LoraWeights.of(model).tensors.items()}
-            save_file(tensors, self.loras / f"{name}.safetensors")
-
-
-def preserve_rows(seeds: Sequence[int]) -> Iterator[tuple[str, TargetTrial]]:
-    for seed in seeds:
-        yield "none", trial_of(seed)
-        yield "word", trial_of(seed, class_word=CLASSES["word"])
-        # Twice the steps, so that the concept is seen as often as in the other rows.
-        clips = {"prior_clips": 96, "repeats": 12, "prior_preservation": 5.0, "steps": 2 * STEPS}
-        yield "clips", trial_of(seed, **clips)
-
-
-def preserve(study: TargetStudy, asked: argparse.Namespace) -> None:
-    add(asked, {"part": "preserve", "row": "base", "seed": 0}, lambda: study.scores(None, 8, "", MANY))
-    for row, trial in preserve_rows(asked.seeds):
-        line = {"part": "preserve", "row": row, "seed": trial.seed}
-        add(asked, line, lambda trial=trial: study.scores(study.taught(trial), trial.rank, "", MANY))
-
-
-def distilled(study: TargetStudy, asked: argparse.Namespace) -> None:
-    study.distil()
-    many, few = (MANY, "12 steps, cfg 2.5"), (FEW, "4 steps, cfg 1")
-    for row, under, (sampling, said) in (("plain base", "", many), ("plain base", "", few), ("base", SPEED, few)):
-        line = {"part": "distilled", "row": row, "seed": 0, "sampling": said}
-        add(asked, line, lambda under=under, sampling=sampling: study.scores(None, 8, under, sampling))
-    both = {"prior_clips": 96, "repeats": 12, "steps": 2 * STEPS}
-    for seed in asked.seeds:
-        rows = {
-            "plain": (trial_of(seed, under=SPEED, **both), (few, many)),
-            "guidance_target 2.5": (trial_of(seed, under=SPEED, guidance_target=2.5, **both), (few,)),
-            "training adapter": (trial_of(seed, under=f"{SPEED}+{ADAPTER}", **both), (few,)),
-            "on the plain base": (trial_of(seed, **both), (few,)),
-        }
-        for row, (trial, samplings) in rows.items():
-            lines = [{"part": "distilled", "row": row, "seed": seed, "sampling": said} for _, said in samplings]
-            if all(is_known(asked, line) for line in lines):
-                continue
-            began = time.monotonic()
-            lora = study.taught(trial)
-            trained = round(time.monotonic() - began, 1)
-            for line, (sampling, _) in zip(lines, samplings, strict=True):
-                found = {"train_s": trained, **study.scores(lora, trial.rank, SPEED, sampling)}
-                add(asked, line, lambda found=found: found)
-
-
-def slider_trial(seed: int) -> TargetTrial:
-    return trial_of(seed, steps=SLIDER_STEPS, learning_rate=2e-3, batch_size=2)
-
-
-def sliders(study: TargetStudy, asked: argparse.Namespace) -> None:
+def sliders(study: TargetStudy, asked: argparse.Namespace, row: str, seed: int) -> None:
     """A slider of colour: COLOUR, which lies between, becomes POSITIVE or NEGATIVE, with its shape and direction."""
     words = [one for one in all_words() if one.colour == COLOUR]
-    for seed in asked.seeds:
-        lines = [
-            {"part": "sliders", "row": f"{COLOUR} to {NEGATIVE} or {POSITIVE}", "seed": seed, "strength": strength}
-            for strength in (-1.0, 0.0, 1.0)
-        ]
-        if all(is_known(asked, line) for line in lines):
-            continue
-        model = study.slid(seed, words)
-        for line in lines:
-            set_strength(model, line["strength"])
-            shown = study.shown(model, [one.caption for one in words], MANY)
-            seen = [judge(clip, []) for clip in shown]
-            colours = {name: sum(one.colour == name for one in seen) for name in (NEGATIVE, COLOUR, POSITIVE)}
-            kept = [matches(one, said) for one, said in zip(seen, words, strict=True)]
-            old = asdict(WordScore.over(kept))
-            new = {"all": {"right": colours[POSITIVE], "of": len(words)}}
-            add(asked, line, lambda colours=colours, old=old, new=new: {"colours": colours, "new": new, "old": old})
+    lines = [{"part": "sliders", "row": row, "seed": seed, "strength": strength} for strength in STRENGTHS]
+    if all(is_known(asked, line) for line in lines):
+        return
+    model = study.slid(seed, words)
+    for line in lines:
+        set_strength(model, line["strength"])
+        seen = [judge(clip, []) for clip in study.shown(model, [one.caption for one in words], MANY)]
+        colours = {name: sum(one.colour == name for one in seen) for name in (NEGATIVE, COLOUR, POSITIVE)}
+        kept = [matches(one, said) for one, said in zip(seen, words, strict=True)]
+        old = asdict(WordScore.over(kept))
+        new = {"all": {"right": colours[POSITIVE], "of": len(words)}}
+        add(asked, line, lambda colours=colours, old=old, new=new: {"colours": colours, "new": new, "old": old})
 
 
 def is_known(asked: argparse.Namespace, line: dict[str, Any]) -> bool:
@@ -326,7 +154,38 @@ def add(asked: argparse.Namespace, line: dict[str, Any], measure: Any) -> None:
     print(line, found["new"]["all"], found["old"]["all"], flush=True)
 
 
-PARTS = {"preserve": preserve, "sliders": sliders, "distilled": distilled}
+PARTS: dict[str, Callable[[TargetStudy, argparse.Namespace, str, int], None]] = {
+    "preserve": preserve,
+    "sliders": sliders,
+    "bits": bits,
+    "distilled": distilled,
+}
+
+
+def wanted(asked: argparse.Namespace) -> list[tuple[str, str, int]]:
+    """Returns part, row and seed of each piece of work: first the one that distils, last those that wait for it."""
+    found = [
+        (part, row, seed)
+        for part in asked.parts
+        for seed in asked.seeds
+        for row in ROWS[part]
+        if (not asked.rows or row in asked.rows) and (row not in ONCE or seed == asked.seeds[0])
+    ]
+    found = [(part, row, 0 if row in ONCE else seed) for part, row, seed in found]
+    return sorted(found, key=lambda one: (one[0] == "distilled") * (-1 if one[1] == BASE else 1))
+
+
+def in_processes(asked: argparse.Namespace) -> int:
+    """Runs every piece of work in a process of its own, `asked.processes` at once; returns the failed ones."""
+    own = ["--threads", str(asked.threads), "--results", str(asked.results), "--work", str(asked.work)]
+
+    def one(work: tuple[str, str, int]) -> int:
+        part, row, seed = work
+        command = [sys.executable, __file__, part, "--rows", row, "--seeds", str(seed), *own]
+        return subprocess.run(command, check=False).returncode
+
+    with ThreadPoolExecutor(asked.processes) as pool:
+        return sum(code != 0 for code in pool.map(one, wanted(asked)))
 
 
 def page(lines: list[dict[str, Any]]) -> str:
@@ -363,8 +222,10 @@ def main(arguments: list[str]) -> int:
     torch.set_num_threads(asked.threads)
     study = TargetStudy(asked.work, Path(os.environ.get("COMFYUI_PATH", ROOT / ".cache" / "comfyui")))
     study.ready(studied(CONCEPT))
-    for part in asked.parts:
-        PARTS[part](study, asked)
+    if asked.processes > 1:
+        return in_processes(asked)
+    for part, row, seed in wanted(asked):
+        PARTS[part](study, asked, row, seed)
     return 0
 
 
@@ -372,6 +233,8 @@ def options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", choices=PARTS)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--rows", nargs="+", metavar="ROW", help="some of the rows; their names are in ROWS")
+    parser.add_argument("--processes", type=int, default=1, help="at once, each of one row and seed")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--write-docs", action="store_true", help=f"write {PAGE.name}, train nothing")

@@ -27,7 +27,7 @@ def train_at_once(experts: Sequence[Expert], until: Sequence[int], is_due: Calla
     """Trains each expert up to its step in `until`, the same number of steps; returns whether `is_due` ended it.
 
     `is_due()` is called once after each step of all experts; training ends if it returns True. An error of one
-    expert ends the others after their current step, and is raised; any other error goes before Stopped.
+    expert ends the others after their current step, and is raised; Stopped is raised only without another error.
     """
     due = False
 
@@ -52,7 +52,8 @@ def train_at_once(experts: Sequence[Expert], until: Sequence[int], is_due: Calla
             return error
         return None
 
-    # Each step sets and restores torch's float32 precision, a global of the process; set here, no thread changes it.
+    # Each step sets and restores torch's float32 precision, a global of the process. It is set here once, so that no
+    # thread changes it.
     precision = float32_products(experts[0].model.numerics.float32_products)
     with precision, ThreadPoolExecutor(len(experts), "wan experts") as pool:
         errors = [error for error in pool.map(train, experts, until) if error is not None]

@@ -18,7 +18,7 @@ from .expert import Expert
 from .spill import SpillWatch
 
 _LAST = 3
-"""number of the newest stages of a kind whose mean time predicts the next one"""
+"""The mean time of this many newest stages of a kind predicts the time of the next one."""
 
 
 class EventSinks:
@@ -30,7 +30,7 @@ class EventSinks:
         self._sink = JsonlSink(directory / "metrics.jsonl") if leads else None
         self._health = HealthWatch(directory / "metrics.jsonl") if leads else None
         self.on_device: Callable[[], Expert | None] = lambda: None
-        """returns the trained model on the devices; set once one is planned"""
+        """returns the trained model on the devices; set after the memory of the models is planned"""
         self.spill: SpillWatch | None = None
         """set once the devices are known"""
         self._metrics, self._evaluated = directory / "metrics.jsonl", list[Evaluated]()
@@ -113,7 +113,7 @@ class Remaining:
         return replace(event, beside_left=left)
 
     def to_come(self, step: int) -> dict[str, int]:
-        """Returns the number of saves, evaluations and previews that are due after `step` or later."""
+        """Returns the number of saves, evaluations and previews that are due after `step` and after later steps."""
         train = self._train
         saves, previews = train.save_every_n_steps, train.preview_every_n_steps
         measures = train.eval_every_n_steps or saves
@@ -125,7 +125,7 @@ class Remaining:
 
 
 def _due(step: int, steps: int, *every: int) -> int:
-    """Returns the number of steps from `step` to `steps` that are the last, or a multiple of a number of `every`.
+    """Returns how many steps from `step` to `steps` are a multiple of a number in `every`, or the last step.
 
     `every`: one or two numbers.
     """

@@ -58,7 +58,7 @@ class Expert(Placed):
     """One trained model of a run: on the devices, offloaded or not loaded; and its trained state."""
 
     def __init__(self, session: Session, run: OpenRun, saved: TrainedState | None) -> None:
-        """`session`: with an `emit` of this model. `saved`: the state to resume from."""
+        """`session`: its `emit` takes the events of this model. `saved`: the state to resume from."""
         super().__init__(run, self._load)
         self.session, self.name = session, run.config.train.expert_name
         self._planned: Planned | None = None
@@ -133,7 +133,7 @@ class Expert(Placed):
 
     @property
     def chunk_tokens(self) -> int:
-        """Tokens of a chunk in its training steps."""
+        """Largest number of tokens that a block of this model computes at once while it trains."""
         if self.on_device:
             return self.model.chunk_tokens
         return CHUNK_TOKENS if self._state is None else int(self._state.progress.get("chunk_tokens", CHUNK_TOKENS))

@@ -57,7 +57,7 @@ class Experts:
         self.without_partner = planned.no_partner
         """why previews cannot use `partner`; "" if they can"""
         self.partner: Placed | None = None
-        """the expert that only renders, by the memory measures of the trained one"""
+        """the expert that only renders; it uses the memory measures of the trained expert"""
         if partner is not None and not planned.no_partner:
             read = partial(read_weights, session, partner, measures=planned.measures)
             self.partner = Placed(partner, read, planned.host)
@@ -146,7 +146,7 @@ class Experts:
     def progress(self) -> dict[str, Any]:
         """Returns the counters of a saved step, each only if it is needed to resume.
 
-        They are steps, ranks, batches of a step (of a run that began on other ranks), `QuantizedBy` (of a base
+        They are steps, ranks, batches of a step (if the run began on another number of ranks), `QuantizedBy` (of a base
         quantized at load) and tokens of a chunk (other than CHUNK_TOKENS).
         """
         steps = {"expert_steps": [expert.good_step for expert in self.all]} if self.both else {}
@@ -174,7 +174,7 @@ class Experts:
                 self._unmeasured.add(expert.name)
             if isinstance(event, StepDone | StepSkipped):
                 self._reported[number] = event.step
-            if isinstance(event, Note):  # both experts have the same notes, and a reloaded model has them again
+            if isinstance(event, Note):  # Both experts emit the same notes, and a reloaded model emits its notes again.
                 if event.text in self._noted:
                     return
                 self._noted.add(event.text)

@@ -77,7 +77,7 @@ def _together(session: Session, run: OpenRun) -> ReadTogether | None:
     """Returns the reader that reads the base of `run` once for all ranks; None if each rank reads all of it.
 
     Every rank calls it. Ranks of one machine all read the file, from the page cache. Several machines divide the reads
-    if all of them see one file by its size, modification time and inode; copies of a file differ in these.
+    if they all see the same size, modification time and inode, which differ between copies of a file.
     """
     group = session.group
     if group.local_world == group.world:

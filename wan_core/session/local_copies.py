@@ -109,7 +109,7 @@ def _copy_entries(shared: LatentCache, local: LatentCache, config: RunConfig) ->
 
 
 def _is_copied(pairs: list[tuple[Path, Path]]) -> bool:
-    """Returns whether each copy is there, with the size of its source."""
+    """Returns whether each copy exists, with the size of its source."""
     return all(there.is_file() and there.stat().st_size == here.stat().st_size for here, there in pairs)
 
 

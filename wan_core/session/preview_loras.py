@@ -15,7 +15,7 @@ from ..placement import BlockOffload, resolve_placement
 
 @contextmanager
 def with_preview_loras(model: WanTransformer, run: OpenRun, loras: Sequence[FrozenLora]) -> Iterator[None]:
-    """Inside, `loras` act on the model of `run`, and its frozen LoRAs at their strengths of previews.
+    """Inside, `loras` act on the model of `run`, and its frozen LoRAs act at their strengths for previews.
 
     Raises CheckpointError for a file that does not fit this model.
     """
@@ -51,7 +51,9 @@ def check_preview_kernel(runs: Sequence[OpenRun], name: str) -> None:
 
 
 def check_preview_loras(runs: Sequence[OpenRun], loras: Sequence[FrozenLora]) -> None:
-    """Raises the refusals of `with_preview_loras` before weights are read, and ConfigError for a LoRA of no model."""
+    """Raises the errors of `with_preview_loras` before weights are read, and ConfigError for a LoRA that no model
+    takes.
+    """
     for run in runs:
         for source, _ in _of_this_model(run, loras):
             check_frozen(source, model_without_values(run.file.variant.shape), 4)

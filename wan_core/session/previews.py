@@ -1,4 +1,4 @@
-"""Previews between the steps of a run: each model is loaded for its sigma range, then the trained one again."""
+"""Previews between the steps of a run: each model is loaded for its sigma range, then the trained model again."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Previews:
     def _opened(self, one: Placed) -> Iterator[WanTransformer]:
         try:
             self._experts.devices.load(one)
-        except OutOfMemory as error:  # skips this clip: `Previewer` passes OutOfMemory on, which would end the run
+        except OutOfMemory as error:  # `Previewer` skips a clip after MemoryError; OutOfMemory would end the run.
             raise MemoryError(str(error)) from error
         run = replace(one.run, has_partner=self._experts.partner is not None)
         with (
@@ -99,7 +99,7 @@ def make_previews(session: Session, experts: Experts, previews: PreviewInputs | 
     if previews is None:
         return None
     run, note = experts.all[0].run, ""
-    if experts.without_partner:  # `previews` were read for the pair
+    if experts.without_partner:  # `previews` was read for both experts
         session.warn(no_pair(experts.without_partner))
         previews = preview_inputs(run) or previews
     if experts.partner is not None:

@@ -23,7 +23,7 @@ from ..files import atomic_write_bytes
 from ..words import counted, first_line
 
 _PROFILED_STEPS = 3
-"""steps that the button profiles"""
+"""number of steps that the page's button profiles"""
 _MOST_STEPS = 10
 """a step of a 14B model has some 100,000 events, which stay in host memory until they are written"""
 _MOST_ALLOCATIONS = 100_000
@@ -90,13 +90,14 @@ class StepProfiler:
             return
         steps, self._steps = self._steps, 0
         kinds = profiled()
-        with self._noting("Steps cannot be profiled now: {why}."):  # another profiler is active in this process
+        # For example because another profiler is active in this process.
+        with self._noting("Steps cannot be profiled now: {why}."):
             profile = torch.profiler.profile(activities=kinds, record_shapes=True)
             profile.__enter__()
             self._profile, self._first, self._last = profile, step + 1, step + steps
 
     def end(self, step: int) -> None:
-        """End the session after `step`: write an open window."""
+        """Write an open window when the session ends after `step`."""
         if self._recorded:
             self._write_memory()
         if self._profile is not None:
@@ -167,6 +168,6 @@ class StepProfiler:
         """Inside, an exception becomes the warning `said`, with its first line for {why}."""
         try:
             yield
-        except Exception as error:  # a run is worth more than its profile
+        except Exception as error:  # A failed profile must not end the run.
             why = first_line(error).rstrip(".") or type(error).__name__
             self._emit(Note(text=said.format(why=why), level="warning"))

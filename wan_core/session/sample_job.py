@@ -117,7 +117,7 @@ class Renderers:
     def __init__(self, session: Session, runs: Sequence[OpenRun], attention: str = PREVIEW_ATTENTIONS[0]) -> None:
         """`attention`: the kernel, one of PREVIEW_ATTENTIONS."""
         self._attention = attention
-        # Without the start LoRA: every saved step contains it.
+        # The start LoRA is left out, because every saved step contains it.
         self._models = [
             Placed(run, partial(read_weights, session, run, run.adapters(with_start=False) if run.trained else None))
             for run in runs
@@ -138,7 +138,8 @@ class Renderers:
         if saved is None:
             return []
         if self._saved is None or self._saved.step != saved.step:
-            self._saved, self._weights = None, {}  # freed first: two steps' weights need not fit at once
+            # Freed first, so that memory never holds the weights of two saved steps.
+            self._saved, self._weights = None, {}
             for run in (one.run for one in self._models):
                 if (trained := saved_of(saved, run)) is not None:
                     self._weights[run.config.train.expert_name] = trained.evaluated_weights

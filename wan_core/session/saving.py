@@ -37,7 +37,7 @@ _MENDABLE = tuple(
     for name in ("ENOSPC", "EDQUOT", "EROFS", "ENOENT", "EACCES", "EPERM", "EBUSY")
     if hasattr(errno, name)
 )
-"""errors of a save that pass or that a user can fix: no space, no permission, a file held open (Windows)"""
+"""errors of a save that are temporary or that a user can fix: no space, no permission, a file held open (Windows)"""
 _log = logger(__name__)
 _RETRY_SAVE_S = 5.0
 _PAUSES_S = (0.2, 0.8, 2.0)
@@ -54,7 +54,7 @@ class Saver:
         self.saved: SavedStep | None = None
         """the newest saved step of this job"""
         self._still: set[str] = set()
-        """experts already warned, once a session, that their LoRA hardly changes"""
+        """experts with a warning in this session that their LoRA hardly changes"""
 
     @property
     def saved_step(self) -> int:
@@ -71,7 +71,7 @@ class Saver:
     def find_saved(self) -> None:
         """Set `saved` to the newest saved step.
 
-        Raises CheckpointError if the saved steps are of another job, and where a newer step is unreadable now.
+        Raises CheckpointError if the saved steps belong to another job, or if a newer step is unreadable now.
         """
         pauses = iter(_PAUSES_S)
         # An unreadable step may be intact; resuming from an older one would train its steps twice.
@@ -100,7 +100,7 @@ class Saver:
         except OSError as error:
             if error.errno not in DISK_FULL:
                 raise
-            roots, experts = self.session.roots, self.config.train.experts  # of one shape
+            roots, experts = self.session.roots, self.config.train.experts  # both experts have the same shape
             shape = inspect_model(self.config.of_expert(experts[0], roots).model, roots).variant.shape
             values = len(experts) * check_adapters(replace(self.config.lora, start_from=""), shape, roots)
             need = saved_bytes(values, self.config.train)
@@ -133,7 +133,7 @@ class Saver:
         """
         while True:
             try:
-                self.saved = self._commit(step, experts)  # a step that is committed already stays as it is
+                self.saved = self._commit(step, experts)  # does not write a step again that is committed already
                 self.write_status("running")
                 return self.saved
             except OSError as error:
@@ -271,7 +271,7 @@ def export_lora(directory: Path, step: int | None, target: Path, *, layout: str 
 
 
 def _of_low_noise(target: Path) -> Path:
-    """Returns the name of the low noise file: the other's with high_noise replaced, else with a suffix."""
+    """Returns the name of the low noise file: `target` with high_noise replaced, or else with a suffix."""
     name = target.name.replace("high_noise", "low_noise")
     return target.with_name(name if name != target.name else f"{target.stem}_low_noise{target.suffix}")
 

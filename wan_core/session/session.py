@@ -56,7 +56,7 @@ class Session:
 
 
 class TimedControl(Control):
-    """A control that also stops a run at one of its limits, once it is saved.
+    """A control that also stops a run which has reached a limit, after it is saved.
 
     Raises LockLost if another process has taken over the run, so that nothing more is saved.
     """

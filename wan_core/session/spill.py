@@ -43,7 +43,7 @@ class SpillWatch:
     def remark(self, step: StepDone) -> str:
         """Returns the remark after `step`; "" without spill, and after the first remark."""
         slower = 1.0
-        if step.tflops:  # unlike seconds, the FLOP rate does not depend on the size of the clips
+        if step.tflops:  # The FLOP rate, unlike the seconds of a step, does not depend on the size of the clips.
             self._speeds = [*self._speeds[:_FIRST], *self._speeds[_FIRST:][-_LAST:], step.tflops]
         if len(self._speeds) >= _FIRST + _LAST:
             slower = statistics.median(self._speeds[:_FIRST]) / statistics.median(self._speeds[-_LAST:])

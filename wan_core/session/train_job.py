@@ -87,7 +87,8 @@ def run_job(
         except (Stopped, LockLost):
             raise
         except BaseException as error:
-            with contextlib.suppress(OSError):  # the error that ended the run says more than a full disk
+            # The error that ended the run is more useful than the error of a full disk.
+            with contextlib.suppress(OSError):
                 worker.saver.write_status("failed", shortened(str(error), 1000))
             raise
         finally:
@@ -261,7 +262,8 @@ class _Worker:
             self._on_device.keep_measured()
         if self._training is not None:
             self._training.profiler.end(step)
-        with contextlib.suppress(OSError):  # if the disk is full, the last step follows from the saved steps
+        # If the disk is full, the next session finds the last step in the saved steps.
+        with contextlib.suppress(OSError):
             saver.write_status(state, reason)
         session.emit(Stage(stage="done", done=step, total=session.config.train.steps))
         variant = self._open[0].variant.name if self._open else ""

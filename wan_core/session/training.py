@@ -126,7 +126,7 @@ class Training:
         """Find the work due after a step; returns whether this rank has any, and the last step was finite."""
         group = self.session.group
         is_due = group.leads and self._note_due()
-        if group.parts > 1:  # ranks that share clips evaluate together
+        if group.parts > 1:  # ranks that train one clip together also evaluate together
             evaluates = group.share(is_due and "evaluate" in self._due)
             if not group.leads:
                 self._due = {"evaluate"} if evaluates else set()
@@ -139,7 +139,8 @@ class Training:
         self.profiler.after(step)
         before, self._counted = self._counted, step
 
-        def reached(every: int) -> bool:  # one call advances the run by two steps if experts train at the same time
+        # Where experts train at the same time, the run is two steps further at each call.
+        def reached(every: int) -> bool:
             return bool(every) and step // every > before // every
 
         waited = (time.monotonic() - self._saved_at) / 60

@@ -127,7 +127,7 @@ def new_run_name(name: str) -> str:
 
 
 def _spelled_otherwise(directory: Path, run_name: str) -> str:
-    """Returns a sentence if a folder's name differs only in case or normal form, equal on some systems; else ""."""
+    """Returns a sentence if a folder's name differs only in case or normal form, which some systems ignore; else ""."""
     if directory.name.startswith(run_name):
         return ""
     return f" It is called {directory.name}: {run_name} is the same name to some systems."
@@ -149,7 +149,7 @@ def prepare_run(decision: RunDecision, config: RunConfig) -> RunConfig:
 
 
 def _begin(directory: Path, config: RunConfig) -> None:
-    """Create the directory of a new run, or nothing at all, because a leftover would make the next run _002."""
+    """Create the directory of a new run. An error leaves nothing behind, or the next run would be named _002."""
     if _is_unused(directory):
         for name in os.listdir(directory):
             remove_file(directory / name, directory)
@@ -209,7 +209,7 @@ def _decide(directory: Path, known: RunConfig, wanted: RunConfig, saved: SavedSt
             wanted,
         )
     if known.partner is None and known.train.preview_every_n_steps:
-        wanted = replace(wanted, partner=None)  # previews with and without a partner do not compare
+        wanted = replace(wanted, partner=None)  # Previews with and without a partner are not comparable.
     if known.preview and wanted.preview:
         wanted = replace(wanted, preview=replace(wanted.preview, official_of_all=known.preview.official_of_all))
     if known.partner_digest and known.partner == wanted.partner:
@@ -279,7 +279,7 @@ def directories_of(runs: Path, run_name: str) -> Iterator[Path]:
 
 
 def say_ended(directory: Path, state: str, reason: str) -> None:
-    """Write the end of a run whose process was killed; a status that the process wrote itself stays."""
+    """Write the end of a run whose process was killed; an end that the process wrote itself is kept."""
     status = read_status(directory)
     if status.state == "running":
         write_status(directory, replace(status, state=state, reason=reason[:1500]))

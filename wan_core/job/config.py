@@ -81,7 +81,7 @@ class RunConfig(Config):
     partner: ModelPlan | None = internal(None, "never")
     """the untrained expert that previews of a run of one expert use"""
     partner_digest: str = internal("", "never")
-    """digest of the partner's file at the first preview; clips made with another file are not comparable"""
+    """digest of the partner's file at the first preview; clips rendered with another file are not comparable"""
     pack_version: str = internal(__version__, "never")
     begun_as: str = internal("", "never")
     """original job id of a run that now trains on another number of processes; "" for other runs"""
@@ -206,13 +206,14 @@ def read_run(directory: Path) -> RunConfig:
             raise  # on Windows another program can lock the file of an intact run
         raise ForeignRun(f"{path.parent.name} is not a run directory: {error}") from error
     if isinstance(data, dict) and data.get("version", _RUN_VERSION) != _RUN_VERSION:
-        # Before the parser would call the newer settings unknown.
+        # Checked here, because the parser would call the newer settings unknown.
         raise NewerRun(
             f"{path.parent.name}/run.json has version {data['version']!r:.20}; this pack reads version {_RUN_VERSION}. "
             "Update the pack."
         )
     preview = data.get("preview") if isinstance(data, dict) else None
-    if isinstance(preview, dict) and preview.get("sampling") == OFFICIAL:  # older versions had a single preset
+    # Older versions named one official preset for all models.
+    if isinstance(preview, dict) and preview.get("sampling") == OFFICIAL:
         preview.setdefault("official_of_all", True)
     try:
         return RunConfig.from_dict(data)

@@ -20,7 +20,7 @@ class Foreseen:
     directory: Path
     """the run that this job resumes with the same clips, else the newest run of that name"""
     action: str
-    """start, resume, done or refuse; the last three only with the same clips"""
+    """start, resume, done or refuse; the last three hold only for the same clips"""
     new: str
     """name of a new run; "" if resume is required"""
     steps: int | None
@@ -68,7 +68,7 @@ def foresee(
 
 
 def _steps(job: RunConfig, known: RunConfig) -> int | None:
-    """Returns the steps of a job on the clips of the run `known`; None for another number of epochs."""
+    """Returns the steps of a job on the clips of the run `known`; None if the job has another number of epochs."""
     epochs = job.train.max_train_epochs
     if not epochs:
         return job.train.steps

@@ -94,4 +94,4 @@ def _saves_left(run: Path, saved: list[int]) -> int:
     left = -(-train.steps // train.save_every_n_steps) - saved[-1] // train.save_every_n_steps
     if not train.keep_last_saves:
         return left
-    return min(left, max(1, train.keep_last_saves + 1 - len(saved)))  # + 1: the best step is kept too
+    return min(left, max(1, train.keep_last_saves + 1 - len(saved)))  # + 1, because the best step is kept too

@@ -36,7 +36,7 @@ _HEIGHTS = {
     "EmptyHunyuanLatentVideo": 130, "Wan22ImageToVideoLatent": 170, "WanImageToVideo": 230, "LoadImage": 240,
     "SaveVideo": 280, "SaveImage": 280,
 }  # fmt: skip
-"""pixels, without the title"""
+"""class -> height in pixels, without the title"""
 _LOW, _WIDTH, _GAP, _TITLE = 82, 290, 30, 30
 """pixels: height of other nodes; width of all; space between two; height of a title"""
 _NOTE = (70, 24)

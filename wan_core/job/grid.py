@@ -60,22 +60,22 @@ class SampleJob(Config):
     """Validation clips of a run: base model and saved steps x strengths, for every prompt and seed."""
 
     saved_steps: tuple[int, ...] = ()
-    """() = the latest"""
+    """steps to render; () = the latest"""
     strengths: tuple[float, ...] = (1.0,)
     baseline: bool = True
-    """also the base model without LoRA"""
+    """whether to render the base model without LoRA too"""
     preview: SampleConfig = field(default_factory=SampleConfig)
     seeds: tuple[int, ...] = ()
     """seeds of the noise; () = the seeds of `preview`"""
     loras: tuple[FrozenLora, ...] = ()
     """LoRA files, each at every strength; with these, empty `saved_steps` means no saved step"""
     partner: ModelPlan | None = internal(None, "changed")
-    """the untrained expert, for clips of a run of one expert through the pair"""
+    """the untrained expert, if a run of one expert is rendered with both"""
     partner_digest: str = internal("", "changed")
 
     @property
     def columns(self) -> list[Column]:
-        """The base model if requested, then every saved step and LoRA file at every strength."""
+        """The base model if `baseline`, then every saved step and LoRA file at every strength."""
         loras = [
             Column(f"step-{step:06d}_s{strength}", step, strength)
             for step in self.saved_steps

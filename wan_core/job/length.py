@@ -1,4 +1,4 @@
-"""Length of a run: steps from epochs and global batch, once the clips are known; its limit in hours, early stopping."""
+"""Length of a run: steps from the clips, epochs and global batch; the limit in hours; early stopping."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def with_global_batch(train: TrainConfig, ranks: int) -> TrainConfig:
 def with_clip_values(train: TrainConfig, clips: CacheSet, ranks: int) -> TrainConfig:
     """Returns `train` with gradient accumulation from its global batch, and steps from epochs.
 
-    A learning rate of 0 becomes the optimizer's own. Of a pair, each expert trains these epochs. Raises what
+    A learning rate of 0 becomes the optimizer's default. Of a pair, each expert trains these epochs. Raises what
     `with_global_batch` does, and ConfigError if warm-up lasts as long as these steps.
     """
     train = with_global_batch(with_auto_rate(train), ranks)
@@ -63,7 +63,7 @@ def batches_a_step(known: RunConfig, saved: Manifest | None) -> int:
     progress = saved.counters() if saved is not None and saved.job_id == known.job_id else {}
     if noted := int(progress.get("batches", 0)):
         return noted
-    copies = known.model.placement.identity()["copies"]  # "all" does not say how many GPUs there were
+    copies = known.model.placement.identity()["copies"]  # "all" does not say how many GPUs the run had
     ranks = copies if isinstance(copies, int) else int(progress.get("ranks", 1))
     return ranks * known.train.gradient_accumulation_steps
 
@@ -106,7 +106,8 @@ def shared_out(changed: RunConfig, known: RunConfig, batches: int) -> RunConfig:
     if changed.train.gradient_accumulation_steps not in (accumulation, passes):
         return changed
     train = replace(changed.train, gradient_accumulation_steps=passes)
-    if placement.mode == "copy per GPU" and passes != accumulation:  # "all" may be another number at the next resume
+    # "all" may mean another number of GPUs at the next resume.
+    if placement.mode == "copy per GPU" and passes != accumulation:
         placement = replace(placement, copies=ranks)
     return replace(changed, model=replace(changed.model, placement=placement), train=train)
 
@@ -143,7 +144,7 @@ class TimeLimit:
 
     @property
     def reason(self) -> str:
-        """Why such a run ends."""
+        """Why the run ends, after one of its limits."""
         if self._overfits_from is not None:
             return f"early_stopping: its held-out loss has risen since step {self._overfits_from}"
         return f"its {self._train.max_train_hours:g} h of training are over"

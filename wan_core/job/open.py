@@ -38,7 +38,7 @@ class OpenRun:
     cache: LatentCache
     cache_set: CacheSet
     both: bool = False
-    """whether it is one expert of a run of both experts"""
+    """whether this is one expert of a run that trains both"""
     apart: bool = False
     """whether the other expert trains at the same time, on a device of its own"""
     has_partner: bool = False

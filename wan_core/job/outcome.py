@@ -28,7 +28,7 @@ _METRICS = "metrics.jsonl"
 
 
 def suggestion_of(directory: Path, *, nothing_to_learn: str = "") -> Suggestion:
-    """Returns the suggestion by the current metrics; `nothing_to_learn`: why a loss on these clips is meaningless."""
+    """Returns the suggestion from the current metrics. `nothing_to_learn`: why a loss on these clips is meaningless."""
     store, metrics = SaveStore(directory), directory / _METRICS
     saved = [step for step in store.steps() if not store.is_suspect(step)]
     experts, broken = read_experts(metrics), broken_previews(metrics)
@@ -40,7 +40,7 @@ def suggestion_of(directory: Path, *, nothing_to_learn: str = "") -> Suggestion:
 
 
 def steps_worth_keeping(directory: Path) -> set[int]:
-    """Returns the saved steps that may prove best: with the lowest evaluation loss, and the suggested one."""
+    """Returns the saved steps that may prove best: the step of the lowest evaluation loss, and the suggested step."""
     # The lowest loss may be noise, but a removed step could never be suggested later.
     saved = set(SaveStore(directory).steps())
     measured = [point for point in read_measured(directory / _METRICS) if point.step in saved]
@@ -59,7 +59,7 @@ def suggested_step(directory: Path) -> int | None:
 
 
 def used_on(config: RunConfig, loras: Mapping[str, str], trigger: str = "") -> list[dict[str, Any]]:
-    """Returns which LoRA goes on which model file: frozen LoRAs with their strengths, then the run's own at 1.0.
+    """Returns which LoRA belongs to which model file: frozen LoRAs with their strengths, then the run's own at 1.0.
 
     `loras`: names of its own by expert ("" for one model). `trigger`: words for prompts.
     """

@@ -1,4 +1,4 @@
-"""The partner: the untrained expert of a pair, through which clips of the trained expert are sampled too."""
+"""The partner: the untrained expert of a pair, which renders clips together with the trained expert."""
 
 from __future__ import annotations
 

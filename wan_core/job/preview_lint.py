@@ -108,5 +108,7 @@ def _prompts(prompts: Iterable[str], triggers: Iterable[str]) -> list[str]:
 
 
 def _named(tokens: dict[str, int], below: int = 0, above: int = 1_000_000) -> str:
-    """Returns the first prompt, shortened, with fewer or with more tokens; "" without one."""
+    """Returns the first prompt with fewer than `below` or more than `above` tokens, shortened; "" without such a
+    prompt.
+    """
     return next((shortened(prompt, 60) for prompt, count in tokens.items() if count < below or count > above), "")

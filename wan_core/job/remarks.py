@@ -142,7 +142,8 @@ _RATES = {
     "adafactor": (1e-3, 1.0),
 }
 _USUAL_RATES = (1e-6, 0.01)
-"""learning rates of AdamW and of optimizers that are not in _RATES; outside of them no LoRA trained in our tests"""
+"""range of learning rates of AdamW and of optimizers that are not in _RATES; outside of it no LoRA trained in our
+tests"""
 _SENSIBLE_RATES = (5e-5, 3e-4)
 """sensible learning rates of AdamW, as in the tooltip of learning_rate"""
 _STEPS_THAT_SHOW = 200
@@ -225,7 +226,7 @@ def still_remark(step: int, change: float, config: TrainConfig) -> str:
 
 
 def remark_on_adapter(config: LoraConfig, values: int) -> str:
-    """Returns the note on an adapter other than a plain LoRA; "" for a plain LoRA."""
+    """Returns a note on what an adapter other than a plain LoRA means for its user; "" for a plain LoRA."""
     if config.kind == "LoRA" and config.init == "default":
         return ""
     return f"Trains {config.describe()}: {KINDS[config.kind]}; {values:,} values."

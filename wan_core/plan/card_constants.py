@@ -1,6 +1,6 @@
 """Speeds of this user's cards measured by `wan_core measure`, in one file in the user's state folder.
 
-There is an entry for each kind of card and version of torch. Without the file, and if it is damaged, plans use the
+There is an entry for each kind of card and version of torch. If the file is missing or damaged, plans use the
 constants that `cards.py` assumes.
 """
 
@@ -38,7 +38,7 @@ class Constants(Config):
     date: str
     """date of the measurement, yyyy-mm-dd"""
     rows: int
-    """number of measured steps that the constants are fitted to"""
+    """number of measured steps from which the constants are fitted"""
     off: float
     """largest relative error of the fit over these steps"""
     flops_per_s: float

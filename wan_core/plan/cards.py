@@ -61,7 +61,7 @@ class Card:
 
     @property
     def kernel_s(self) -> float:
-        """Seconds that each kernel adds: its launch, and the partly idle card at its start and end."""
+        """Seconds that each kernel adds: its launch, and its start and end, when a part of the card is idle."""
         return _KERNEL_S if self.own is None else self.own.kernel_s
 
     @property
@@ -176,7 +176,7 @@ def card_of_size(gibibytes: float) -> Card:
 
 
 def slowest_of(gibibytes: Sequence[float]) -> Card:
-    """Returns the slowest of the cards that have these GiB."""
+    """Returns the slowest of cards with these GiB."""
     return min(map(card_of_size, gibibytes), key=lambda card: card.bf16)
 
 

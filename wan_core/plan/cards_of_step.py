@@ -13,7 +13,7 @@ from .planning import MemoryPlan
 from .step_time import step_timeline
 
 _MOST_SPANS = 512
-"""most spans of all cards that are drawn; more are too thin in a picture as wide as a node"""
+"""largest number of drawn spans of all cards; more are too thin in a picture as wide as a node"""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class CardsOfStep:
 
 
 def cards_of_step(plan: MemoryPlan, card: Card | None) -> CardsOfStep | None:
-    """Returns the cards of a plan; None for a single card, and without `card`, the first of them."""
+    """Returns the cards of a plan. None for a single card, and if `card`, the first of them, is unknown."""
     job, shape = plan.job, plan.job.shape()
     mode, reason = _mode(plan, card)
     apart = mode == "copy per GPU" or (mode == EXPERT_PER_GPU and bool(job.model.low_noise_file))

@@ -12,7 +12,7 @@ from ..train import TrainConfig
 from .workload import Workload
 
 _SHORTEST_CHUNK = 1024
-"""tokens of a chunk if no longer chunk fits"""
+"""tokens of a chunk if no larger chunk fits"""
 _WIDTH = 5120
 """values of a token in the 14B model, for which CHUNK_TOKENS is chosen"""
 _LONGEST_CHUNK = 16_384
@@ -33,7 +33,7 @@ def _offloads(train: TrainConfig) -> bool:
 
 @dataclass(frozen=True)
 class _Free:
-    """Measures as the settings fix them; None: the planner chooses."""
+    """The measures that the settings fix; None: the planner chooses."""
 
     offload: bool | None
     swap: int | None
@@ -92,7 +92,7 @@ def _least(job: Workload, shape: JobShape) -> list[MemoryMeasures]:
     chunk = CHUNK_TOKENS if job.chunk_tokens is None else job.chunk_tokens
     found = [MemoryMeasures(chunk_tokens=chunk)]
     if job.train.memory == "manual":
-        # `faster.py` lengthens the chunks of other plans, but not of a manual one.
+        # `faster.py` enlarges the chunks of other plans, but not of a plan with fixed measures.
         wide = MemoryMeasures(chunk_tokens=_chunk_of(job, shape))
         return found if job.chunk_tokens is not None or wide == found[0] else [wide, *found]
     if shape.unpacking_bytes:
@@ -128,9 +128,9 @@ def choose_measures(
 ) -> MemoryEstimate:
     """Returns the estimate of the cheapest measures that fit into `room`; of the strongest if none do.
 
-    The cheapest is none, then offloaded inputs of blocks, copied while other blocks are computed, then as few swapped
-    blocks as suffice, whose weights are copied too. `offload`, `swap`: fixed values; None: chosen here. `most_blocks`:
-    the most swapped blocks. `base`: measures to start from.
+    The cheapest is no measure, then offloaded inputs of blocks, copied while other blocks are computed, then as few
+    swapped blocks as suffice, whose weights are copied too. `offload`, `swap`: fixed values; None: chosen here.
+    `most_blocks`: the most swapped blocks. `base`: measures to start from.
     """
     base, blocks = base or MemoryMeasures(), swap or 0
     if offload is None:

@@ -70,7 +70,7 @@ def _plan_as_it_is(job: Workload, host_freed: int, card_gib: float) -> MemoryPla
 
 
 def with_mode(config: RunConfig, roots: Roots, clips: CacheSet) -> RunConfig:
-    """Returns a new run's job with the choices for this machine in place of `auto`, with the same clips a step.
+    """Returns the job of a new run with the choices for this machine in place of `auto`, for as many clips a step.
 
     Choices are the mode, `context_parallel` and `token_shares`; a job without `auto` is returned as it is. For both
     experts of a pair, the first one decides.
@@ -204,9 +204,9 @@ def plan_training(
     """Returns the plan of this process, and a remark on it for the user. Every rank calls it.
 
     `partner`: the other expert for previews; it never changes how the run is trained. `shared`: shared memory of the
-    ranks of a machine; offloaded weights count once if these ranks offload the same blocks. `chunk_tokens`: that of
-    the resumed step, the same on all ranks; None for a new run. Devices without a memory limit (CPU) are not planned.
-    Raises OutOfMemory if the run does not fit.
+    ranks of a machine; offloaded weights count once if these ranks offload the same blocks. `chunk_tokens`: the value
+    of the resumed step, the same on all ranks; None for a new run. Devices without a memory limit (CPU) are not
+    planned. Raises OutOfMemory if the run does not fit.
     """
     planned, remark = _planned(run, group, partner, len(shared.ranks) if shared is not None else 1, chunk_tokens)
     measures = group.gather(planned.measures)

@@ -1,7 +1,7 @@
 """Ratios of measured to predicted memory and time of runs on this machine, kept in a file; they correct later plans.
 
 A ratio belongs to a card, a model, the storage of its weights and a phase. It refers to the uncorrected prediction, so
-ratios do not accumulate. It is limited to a range, because other programs may have used the card too.
+ratios do not accumulate. Each ratio is limited to a range, because other programs may have used the card too.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Chooses how the cards of a machine share a job: the mode `auto` of Split Across GPUs.
 
 Each mode is planned for the same clips of one optimizer step, so that predicted seconds compare; the fastest mode that
-fits is chosen. Cards count with all of their memory, also memory that other programs use now; host memory counts as far
+fits is chosen. Cards count with all of their memory, including what other programs use now; host memory counts as far
 as it is free.
 """
 
@@ -70,7 +70,7 @@ def choose_mode(job: Workload, plan_of: PlanOf, cards: Mapping[str, Card] | None
     asked = job.model.placement
     names = asked.device_names() if cards is None else tuple(cards)
     first = replace(asked, mode=_BLOCKS)
-    # The speed of a CPU is not known; if the user lists it with GPUs, it gets blocks.
+    # The speed of a CPU is not known, so a CPU that the user lists with GPUs takes blocks.
     if len({*names}) < 2 or asked.split_at != "auto" or not all(map(is_gpu, names)):
         return plan_of(_placed(job, first))
     here = cards or _cards_of(job)

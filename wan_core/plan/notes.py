@@ -44,7 +44,7 @@ class Routed:
     """saved share of a step's predicted time; None for an unknown card"""
 
     def drawn(self) -> str:
-        """Returns a bar for each layer, with `kept` as its height."""
+        """Returns a bar of text for each layer, as high as its share in `kept`."""
         return "".join(_BARS[round(share * (len(_BARS) - 1))] for share in self.kept)
 
     def sentence(self, tokens: int) -> str:

@@ -25,7 +25,7 @@ from .step_time import LINK, exchanged_bytes, step_seconds, step_tflops, step_wo
 from .workload import Workload, size_words
 
 _RANKS, _SMALLER = (16, 8, 4), (1.0, 0.75, 0.5)
-"""ranks, and scales of width and height, that are tried from the largest on where not even one frame fits"""
+"""ranks, and scales of width and height, tried in this order if not even one frame fits"""
 _WORTH_SAYING = 0.01
 """least share of a step's time that is reported as saved"""
 

@@ -40,7 +40,7 @@ class SplitStep:
 
     @property
     def gain(self) -> float:
-        """Time of the step with one card after the other, divided by its time."""
+        """Speedup: the time of the step with one card after the other, divided by its time with all cards at once."""
         before = serial_seconds(self.costs, self.micro_batches, self.homes, STAGED_BYTES_PER_S)
         return before / self.timeline().seconds
 

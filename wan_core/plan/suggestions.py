@@ -14,7 +14,7 @@ Suggestion = dict[str, int | str]
 """settings by the names of their widgets"""
 _AUTOMATIC: Suggestion = {"memory": "auto", "offload_activations": "auto", "blocks_to_swap": -1}
 _CHECKPOINTED: Suggestion = {"gradient_checkpointing": True, "unchecked_blocks": 0}
-"""settings that the planner never chooses by itself, because recomputation costs a third of a step"""
+"""settings that are only suggested, never chosen by the planner: recomputation costs a third of a step"""
 _RANKS = (4, 8, 16, 32)
 """tried from the smallest on; the first that does not fit ends the search"""
 

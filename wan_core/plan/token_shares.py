@@ -14,11 +14,12 @@ from .step_time import work_of_passes
 from .workload import Workload
 
 _MOST_MOVED = 10
-"""percent of the tokens that move between two cards in one move of the search, at most; one of 12 heads is 8 percent"""
+"""largest percentage of the tokens that one move of the search shifts between two cards; one of 12 heads is 8
+percent"""
 _TRIES = 4
-"""number of plans with ever smaller shares for cards that lack memory; each takes as long as any other plan"""
+"""number of plans with ever smaller shares for cards that lack memory; each plan takes time"""
 _LESS = 0.75
-"""factor, at most, on the share of a card that lacks memory, from one plan to the next"""
+"""largest factor on the share of a card that lacks memory, from one plan to the next"""
 
 
 def shared_by_speed(

@@ -49,7 +49,7 @@ class Workload:
     beside_preview: int = 0
     """bytes of LoRAs that are loaded only for previews"""
     preview_remarks: tuple[str, ...] = ()
-    """notes on prompts and sizes of previews"""
+    """notes on prompts and sizes of the previews"""
     preview_gives_way: bool = False
     """whether the preview is shortened to the frames that fit with the measures of training"""
     placement: Placement | None = None

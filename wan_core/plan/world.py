@@ -44,7 +44,7 @@ class World:
     a_machine: int
     """ranks of one machine"""
     inside: float
-    """bytes/s that a rank sends to other ranks of its machine, while it receives as many"""
+    """bytes/s that a rank sends to other ranks of its machine, while it receives as much"""
     between: float
     """bytes/s that a rank sends to ranks of other machines: a card's share of the network"""
 
@@ -63,7 +63,7 @@ class Mesh:
 
     @property
     def batches(self) -> int:
-        """Micro-batches that all ranks train at once."""
+        """Number of micro-batches that the ranks train at the same time."""
         return self.data * self.fsdp
 
     @property
@@ -224,7 +224,7 @@ def _micro_batch(
     forward, backward = (work.seconds(card) for work in work_of_passes(shape, job.step, estimate))
     of_tokens = exchanged_bytes(shape, job.step)
     there, back = (sent / world.rate(mesh.context) for sent in of_tokens)
-    # In a ring all-gather a rank passes on every part but one.
+    # In a ring all-gather, a rank sends every part but one to the next rank.
     blocks = sum(size for _, block, size, _ in shape.base_weights if block)
     of_weights = blocks * (mesh.holders - 1) // mesh.holders
     gathering = of_weights / world.rate(mesh.holders)

@@ -167,7 +167,7 @@ def _spelled_place(text: str, folder: Path) -> Path:
 
 
 def _in_its_form(path: Path) -> Path:
-    """Returns `path` with its file name in the Unicode form on disk: macOS decomposes é, most lists do not."""
+    """Returns `path` with its file name in the Unicode form that the disk has: macOS decomposes é, most lists do not."""
     forms = (path.with_name(unicodedata.normalize(form, path.name)) for form in ("NFC", "NFD"))
     return path if os.path.lexists(path) else next((other for other in forms if os.path.lexists(other)), path)
 

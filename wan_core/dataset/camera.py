@@ -24,9 +24,9 @@ _MOST_BYTES = 32 << 20
 """largest pose file, more than 200,000 lines"""
 _LENS = 6
 _TO_CAMERA, _TO_WORLD = 12, 16
-"""count of numbers in a pose: a 3x4 matrix world -> camera, or a 4x4 matrix camera -> world"""
+"""how many numbers a pose has: a 3x4 matrix world -> camera, or a 4x4 matrix camera -> world"""
 _COLUMNS = {_LENS + pose + time: pose for pose in (_TO_CAMERA, _TO_WORLD) for time in (0, 1)}
-"""count of numbers in a line (with or without a time in front) -> count of numbers in its pose"""
+"""numbers in a line (with or without a time in front) -> numbers in its pose"""
 _ROTATION_TOLERANCE = 0.05
 """largest deviation of a rotation times its transpose from the identity; files have few digits"""
 _PARTS = 3
@@ -125,7 +125,7 @@ def camera_path(poses: Poses, sample: Sample, fps: float) -> Tensor:
 
 
 def packed_path(path: Tensor) -> Tensor:
-    """Returns a path (F, 18) as (F, 18, 3) bfloat16 with exact sums, for the cache; rays would be 50,000 times
+    """Returns a path (F, 18) as (F, 18, 3) bfloat16, exact as a sum of three, for the cache; rays would be 50,000 times
     larger."""
     parts: list[Tensor] = []
     for _ in range(_PARTS):

@@ -176,7 +176,7 @@ class CaptionEdits:
         for clip, before, caption in captions:
             file = self._files[clip]
             try:
-                if file.caption_file not in done:  # clip.mp4 and clip.png share clip.txt
+                if file.caption_file not in done:  # clip.mp4 and clip.png have the same caption file, clip.txt
                     data = _bytes_of_caption(file, before, places)
                     made = with_caption(file.caption_file, data, caption)
                     put_caption_file(file.caption_file, made, places)

@@ -1,4 +1,4 @@
-"""Captions by a captioner outside: the clips that need one, frames to look at, and what its answers are worth."""
+"""Captions from another node (a captioner): frames of the clips for it, and checks of its answers."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _REFUSAL = re.compile(
     re.IGNORECASE,
 )
 _ALIKE = 3
-"""equal answers from this many clips on are a fault; two clips may look alike"""
+"""number of clips with the same answer that counts as a fault; two clips may look alike"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CaptionRules:
-    """Changes that make a caption of an answer."""
+    """Changes that turn an answer into a caption."""
 
     trigger_word: str = ""
     prefix: str = ""
@@ -56,16 +56,16 @@ class Answers:
     captions: Mapping[str, str]
     """name of a clip -> its caption"""
     unusable: tuple[str, ...]
-    """a sentence about each kind of answer that is no caption"""
+    """a sentence about each kind of unusable answer"""
 
     def lengths(self) -> str:
-        """Returns how long the captions are."""
+        """Returns a sentence on the lengths of the captions."""
         lengths = lengths_of((name, estimated_tokens(text)) for name, text in self.captions.items())
         return f"about {lengths.median} tokens (median), {lengths.longest} (longest), of at most 512"
 
 
 def clips_by_name(edits: CaptionEdits) -> dict[str, Found]:
-    """Returns each clip whose caption can be written by a name of its own: a second "a.mp4" is "a.mp4 (2)"."""
+    """Returns unique name -> clip, for clips with a writable caption; a second "a.mp4" is named "a.mp4 (2)"."""
     seen: Counter[str] = Counter()
     found: dict[str, Found] = {}
     for one in edits.to_write():
@@ -75,7 +75,7 @@ def clips_by_name(edits: CaptionEdits) -> dict[str, Found]:
 
 
 def answers_of(names: Sequence[str], answers: Sequence[str], rules: CaptionRules) -> Answers:
-    """Returns the captions in the answers of a captioner; DatasetError if it does not caption the clips at all."""
+    """Returns the captions in the answers of a captioner; DatasetError if no answer is usable."""
     if len(names) != len(answers):
         raise DatasetError(
             "There are {clips} clips and {captions} captions. A captioner must answer once for each clip: if it "
@@ -122,7 +122,7 @@ def _decorated(text: str, rules: CaptionRules) -> str:
 
 
 def with_new_captions(dataset: Dataset, written: Iterable[Path], context: ScanContext) -> tuple[ScanResult, ...]:
-    """Returns the parts of a dataset, scanned again where a clip is among `written`."""
+    """Returns the parts of a dataset; those with a clip of `written` are scanned again."""
     paths, parts = set(written), list[ScanResult]()
     for part in dataset.parts:
         own = {sample.path for sample in part.samples} | {item.wants_caption for item in part.rejected}
@@ -136,8 +136,8 @@ def frames_to_look_at(
 ) -> Iterator[NDArray[np.uint8] | str]:
     """Yields (F, H, W, 3) RGB of each clip: `count` frames, evenly spaced over what is trained; one of a still.
 
-    `longest`: the longest side in pixels. A clip that is not trained is read from its first to its last frame. Of a
-    clip that cannot be read comes the reason.
+    `longest`: the longest side in pixels. A clip that is not trained is read from its first to its last frame. For an
+    unreadable clip the reason is yielded instead.
     """
     samples = dict[Path, list[Sample]]()
     for sample in dataset.samples:
@@ -171,6 +171,6 @@ def _frames(
 
 
 def _trained_span(samples: Sequence[Sample], fps: float) -> tuple[float, float]:
-    """Returns the seconds in which the cuts of a file begin and end."""
+    """Returns the seconds at which the first cut of a file begins and the last one ends."""
     ends = [one.cut.start_s + (one.bucket.num_frames - one.cut.held) / (one.cut.fps or fps) for one in samples]
     return min(one.cut.start_s for one in samples), max(ends)

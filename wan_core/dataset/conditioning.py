@@ -29,7 +29,7 @@ NOTHING_TO_PREDICT = (
     "Stills alone: this model is given each picture whole, as its own first frame, so nothing is left to predict "
     "and a LoRA learns nothing. Add clips, or train the text-to-video model."
 )
-"""advice for a dataset whose every frame is given (`given_whole`)"""
+"""advice for a dataset in which the model is given every frame (`given_whole`)"""
 
 _MID_GREY = 0.5
 """0 in the VAE's range [-1, 1]; fills frames that are not given, as in official Wan"""
@@ -167,7 +167,7 @@ def control_channels(control: Tensor, start: Tensor | None, encode: Encode, *, w
     """
     latent = encode(control)
     given = torch.zeros_like(latent)
-    # A clip of a single latent frame gets no start image, because the image would be the complete target.
+    # A clip of one latent frame has no start image, because that image would contain the complete target.
     if start is not None and latent.shape[1] > 1:
         given[:, :1] = encode(start)
     mask = latent.new_zeros(4, *latent.shape[1:])

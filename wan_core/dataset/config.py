@@ -15,23 +15,23 @@ from .windows import FRAME_EXTRACTIONS, FRAME_ROUNDINGS, round_frames
 _MISSING_CAPTIONS = ("refuse", "skip the file", "empty caption")
 MOST_FRAMES = 1001
 _LONGEST_TRIGGER = 1000
-"""a caption may contain [trigger] many times"""
+"""characters of a trigger word; limited, because a caption may contain [trigger] many times"""
 _BETWEEN = "{name} is {short}. Set it between {low} and {high}"
 _SIDE = "{name} is {value}. Set it between {size_multiple} and {high}."
-"""refusal of a width or height; the lowest value is the model's size multiple"""
+"""error for a width or height; the lowest value is the model's size multiple"""
 
 
 class Reading(Enum):
-    """A way to cut a companion."""
+    """How a companion is cut and resized."""
 
     ALIKE = 1
-    """as its clip, at the same size"""
+    """like its clip, at the same size"""
     IMAGE = 2
     """one frame, cropped at the centre to the size of the clip; for Bernini-R in its own aspect ratio"""
     SQUARE = 3
-    """as its clip, cropped at the centre to the square that a face is read at"""
+    """like its clip, cropped at the centre to the square size of face videos"""
     FREE = 4
-    """a video from the start of the cut, as long as it goes on, in its own aspect ratio"""
+    """a video from the start of the cut to its own end, in its own aspect ratio"""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ ROLES = {
     "ref1_mask": Role("identity mask of the reference image", Reading.IMAGE),
     "pose_mask": Role("identity mask of the pose video"),
 }
-"""endings of the names of companions that lie next to their clip (clip_pose.mp4), in the order they are read in"""
+"""name endings of companions next to their clip (pose: clip_pose.mp4), in the order in which they are read"""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,8 +29,8 @@ from .sample import Companion, Sample
 
 COMPANION_KINDS = ("control", "mask")
 LONGEST_REFERENCE = 848
-"""largest longer side of Bernini-R's reference images in pixels, as BerniniConditioning's default; smaller images keep
-their size"""
+"""largest longer side of Bernini-R's reference images in pixels, the default of BerniniConditioning; smaller images
+keep their size"""
 _REFERENCE_GRID = 16
 
 _Listing = Callable[[Path], dict[str, str]]

@@ -67,11 +67,11 @@ _CUT_GUARD_S = 0.0025
 
 
 class TooSmall(Exception):  # noqa: N818  the scan turns it into a reason
-    """A source smaller than the size multiple, with crop none."""
+    """A source is smaller than the size multiple, and crop is none."""
 
 
 class TooMany(Exception):  # noqa: N818
-    """More than MAX_PIECES windows in one file."""
+    """A file has more than MAX_PIECES windows."""
 
 
 class TooShort(Exception):  # noqa: N818
@@ -84,7 +84,7 @@ class TooShort(Exception):  # noqa: N818
 
 @dataclass(frozen=True, kw_only=True)
 class Piece:
-    """One sample of a file: its cut, bucket and turn."""
+    """One sample of a file: its cut, its bucket, and its turn among samples that take turns by epoch."""
 
     cut: Cut
     bucket: Bucket
@@ -110,7 +110,7 @@ def cut_file(
     """Returns all samples of a file, in order of time. `cuts_s`: start times of all scenes but the first, in seconds.
 
     Samples that take turns may differ in window and crop. With horizontal_flip "turns", each is followed by its mirror
-    image, so that consecutive epochs train both.
+    image, and consecutive epochs train both.
     """
     is_random = "random" in (config.frame_extraction, config.crop)
     # Seeded by content, so that a renamed file keeps its windows and crops, and its cache entries.

@@ -34,7 +34,7 @@ class BucketRow:
 
 
 def is_averaged(samples: Sequence[Sample]) -> bool:
-    """True if weights make the batches per epoch an average."""
+    """True if weights of samples make the number of batches per epoch an average."""
     return any(sample.weight != 1 for sample in samples)
 
 

@@ -44,7 +44,7 @@ class MediaFile:
     caption: str | None = None
     """the caption; None: in the caption file"""
     repeats: int = 1
-    """appearances per epoch, times num_repeats"""
+    """how often an epoch has the file, to be multiplied by num_repeats"""
     weight: float = 1.0
     """factor of the dataset's weight"""
     control: Path | None = None

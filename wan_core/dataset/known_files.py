@@ -19,9 +19,9 @@ from ..video import ClipInfo, UnreadableError, VideoProcess, shown
 from .sample import Companion, Sample
 
 SCAN_VERSION = 2
-"""To be increased when probing changes results: all files are then probed again."""
+"""Increase this when a change alters the results of probing: all files are then probed again."""
 _MOST = 400_000
-"""largest number of values: digest, probe, cuts and look of 100,000 files"""
+"""largest number of values: digest, probe result, scene cuts and perceptual hash of 100,000 files"""
 _DIGEST = "digest"
 
 

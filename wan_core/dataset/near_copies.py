@@ -124,7 +124,9 @@ class _Pictures:
         return time.monotonic() > self._deadline
 
     def look(self, sample: Sample) -> str:
-        """Returns the look of a file: from the scan, or computed for a still, which a scan does not decode."""
+        """Returns the perceptual hash (`look_of`) of a file: from the scan, or computed for a still, which a scan does
+        not decode.
+        """
         if sample.info.look or sample.kind == "clip":
             return sample.info.look
         if self._memo is None:

@@ -100,7 +100,7 @@ def _picture_lines(config: DatasetConfig, samples: Sequence[Sample]) -> list[str
 
 def _caption_lines(config: DatasetConfig, samples: Sequence[Sample], hint: str = "") -> list[str]:
     """Returns lines about captions, counted in files; `hint`: ScanResult.caption_hint."""
-    # A file counts as lacking a caption if any of its captions is missing.
+    # A file lacks a caption if one of its captions is missing.
     lacks = dict[Path, int]()
     for sample in samples:
         lacks[sample.path] = max(lacks.get(sample.path, 0), _lacks_caption(sample))
@@ -114,7 +114,7 @@ def _caption_lines(config: DatasetConfig, samples: Sequence[Sample], hint: str =
 
 
 def _lacks_caption(sample: Sample) -> int:
-    """Returns 2 for no caption, 1 for the trigger word alone, 0 otherwise."""
+    """Returns 2 if the sample has no caption, 1 if it has the trigger word alone, 0 otherwise."""
     return {"none": 2, "trigger": 1}.get(sample.caption_from, 0)
 
 
@@ -154,7 +154,7 @@ def _missing(config: DatasetConfig, files: Sequence[Sample], hint: str) -> list[
 def _turns(config: DatasetConfig, samples: Sequence[Sample], files: Sequence[Sample]) -> list[str]:
     if not config.caption_shuffles:
         return []
-    # Tag orders of a caption have equal words; different captions of the file have different words.
+    # Tag orders of one caption have the same words; several captions of a file have different words.
     orders: dict[tuple[Path, tuple[str, ...]], set[str]] = {}
     for sample in samples:
         words = tuple(sorted(sample.caption.replace(",", " ").split()))

@@ -68,11 +68,11 @@ class Sample:
     """the `file_mark` during the scan"""
     cut: Cut = Cut()
     repeats: int = 1
-    """times per epoch"""
+    """how often an epoch trains it"""
     turn: int = 0
-    """index among the samples that take turns (random windows or crops of one file)"""
+    """index among the samples of a file that take turns by epoch (random windows or crops)"""
     turns: int = 1
-    """the sample is trained in epochs with epoch % turns == turn"""
+    """number of samples that take turns; this one is trained in epochs with epoch % turns == turn"""
     scenes: int = 1
     """number of scenes in the file; 1 without split_scenes"""
     weight: float = 1.0
@@ -145,7 +145,7 @@ class ScanResult:
     caption_hint: str = ""
     """a clause that names files which may be the missing captions"""
     again: Callable[[Any], ScanResult] | None = field(default=None, compare=False)
-    """scans the same files with a ScanContext; None if nobody needs it"""
+    """function: ScanContext -> new scan of the same files; None where no caller needs one"""
 
     def __repr__(self) -> str:
         return f"ScanResult({len(self.samples)} of {len(self.samples) + len(self.rejected)} files)"

@@ -181,7 +181,8 @@ def _look_at(
     except (DatasetError, OSError) as error:
         return Rejected(name=name, reason=str(error).removeprefix(f"{shown(path)} ").rstrip("."))
     pieces = _cut(path, info, config, context)
-    if isinstance(pieces, Rejected):  # before the caption: `wants_caption` means that the clip itself is usable
+    # Checked before the caption, because `wants_caption` means that the clip itself is usable.
+    if isinstance(pieces, Rejected):
         return pieces
     caption = file.caption
     try:

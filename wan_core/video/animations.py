@@ -38,7 +38,7 @@ class Animation:
     """width, height"""
     durations_s: tuple[float, ...]
     first: int = 0
-    """number of the first frame; 1 if frame 0 is a still for readers without animation"""
+    """index of the first frame; 1 if frame 0 is a still for programs that show no animations"""
 
     def frames(self, start_s: float = 0.0) -> Iterator[TimedFrame]:
         """Yields the frames on screen after `start_s`. DatasetError for a damaged frame."""

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from av.video.stream import VideoStream
 
 _SQUARE = 0.03
-"""deviation up to which pixels count as square, so that 16:9 scaled to 832x480 (40:39) is not resampled"""
+"""deviation from 1 up to which pixels count as square, so that 16:9 scaled to 832x480 (pixels of 40:39) is not
+resampled"""
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def orientation_of(frame: VideoFrame) -> Orientation:
     # means mirroring.
     a, b, _, c, d = struct.unpack("=5i", bytes(found)[:20])
     mirrored = a * d - b * c < 0
-    if mirrored:  # undo the mirroring, which comes after the rotation
+    if mirrored:  # The mirroring, which the display applies after the rotation, is undone first.
         a, c = -a, -c
     if abs(a) + abs(d) >= abs(b) + abs(c):
         return Orientation(2 if a + d < 0 else 0, mirrored)

@@ -38,7 +38,8 @@ def find_cuts(path: Path, threshold: float) -> list[float]:
         for number, (time_s, _, frame) in enumerate(moving.frames(0.0)):
             if number == 0:
                 refuse_colours(path, frame)
-            # With times of a constant 25 fps: the detector does not support variable rates, and does not use times.
+            # Times of a constant 25 fps, because the detector does not support variable rates; its result does not use
+            # times.
             if detector.process_frame(FrameTimecode(number, fps=25.0), _small(frame)):
                 cuts_s.append(time_s)
     return cuts_s

@@ -53,7 +53,7 @@ def probe_still(path: Path) -> ClipInfo:
             look = look_of(np.asarray(small))
         bits, more_pages = 16 if _is_deep(image) else 8, codec == "tiff" and _has_more_pages(image)
         if codec == "png":
-            # Last, because an image cannot be used after `verify`.
+            # `verify` is called last, because it makes the image unusable.
             image.verify()
     return ClipInfo(kind="still", width=width, height=height, codec=codec, look=look, bits=bits, more_pages=more_pages)
 

@@ -130,6 +130,6 @@ def _together(
 
 def _shown(file: Path, place: Place, opened: ExitStack) -> Iterator[NDArray[np.uint8]]:
     container, stream = opened.enter_context(open_clip(file))
-    stream.codec_context.thread_count = 1  # because many clips are decoded at once
+    stream.codec_context.thread_count = 1  # one thread, because many clips are decoded at once
     for _, _, frame in timed_frames(file, container, stream):
         yield fit(frame, 1.0, (place.width, place.height), CENTRED)

@@ -31,7 +31,7 @@ _ENDED = (
 
 
 class Companion:
-    """A `Delivery` to the sender process. Lines on the process's stdout are complaints."""
+    """A `Delivery` to the sender process. Each line that the process writes to stdout is the sentence of a failure."""
 
     def __init__(self, directory: Path, settings: Path, about: About, *, waits: bool) -> None:
         """`settings`: the settings file. `waits`: `close` waits until all events are sent."""
@@ -48,7 +48,7 @@ class Companion:
         return self._events.complaints() + self._line.heard()
 
     def close(self) -> list[str]:
-        """Ends the events; returns the last complaints. The sender process may continue after this process has
+        """Ends the events; returns the last failures. The sender process may continue after this process has
         ended."""
         left = self._events.close()
         return self._line.heard() + left
@@ -70,7 +70,9 @@ class _Line:
         """Starts the process and writes `About`. Raises OSError."""
         self._process = subprocess.Popen(
             self._command,
-            cwd=self._folder,  # not the run's folder, because Windows cannot delete the working directory of a process
+            # The working directory is not the run's folder, because Windows cannot delete the working directory of a
+            # process.
+            cwd=self._folder,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

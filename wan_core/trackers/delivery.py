@@ -47,7 +47,7 @@ class Delivery:
     """Delivers events to one destination, in a thread."""
 
     def __init__(self, destination: Destination, *, begins: bool = False, late: str = "") -> None:
-        """`begins`: call `begin` now, not at the first event. `late`: the complaint if events are left at the end."""
+        """`begins`: call `begin` now, not at the first event. `late`: the sentence if events are left at the end."""
         self._destination, self._begins, self._late = destination, begins, late
         self._events: deque[Event] = deque()
         self._changed = threading.Condition()
@@ -75,13 +75,13 @@ class Delivery:
         return found
 
     def close(self) -> list[str]:
-        """Waits until all events are delivered, at most `patience_s` without progress; returns the last complaints."""
+        """Waits until all events are delivered, at most `patience_s` without progress; returns the last failures."""
         with self._changed:
             self._closing = True
             self._changed.notify()
         began = time.monotonic()
         while self._thread.is_alive() and time.monotonic() < self._until(began):
-            self._thread.join(0.1)  # short, because on Windows a signal does not interrupt a join
+            self._thread.join(0.1)  # a short wait, because on Windows a signal does not interrupt `join`
         left = self.complaints()
         if self._thread.is_alive():
             left.append(
@@ -117,10 +117,10 @@ class Delivery:
             return self._events.popleft()
 
     def _guarded(self, act: Callable[[], None]) -> bool:
-        """Returns whether `act` succeeded; the first of consecutive failures becomes a complaint."""
+        """Returns whether `act` succeeded; the first of consecutive failures becomes a sentence of `complaints`."""
         try:
             act()
-        except BaseException as error:  # a tracker's library may raise SystemExit without a key
+        except BaseException as error:  # A tracker's library may raise SystemExit if its key is missing.
             if not self._failing:
                 self.failure = shortened(_reason_of(error), 300)
                 _log.warning("%s failed: %s: %s", self._destination.title, type(error).__name__, self.failure)

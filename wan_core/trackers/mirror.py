@@ -119,7 +119,8 @@ class Mirror:
                     waiting.setdefault(self.outbox.run_of(message), {})[file] = str(message.get("saved"))
             for directory, files in waiting.items():
                 pruned = self._copy_run(directory, {*files.values()}) if directory is not None and files else []
-                for file in files:  # excludes messages written during the copy, possibly for a later step
+                # Only messages listed before the copy: one written during it may be for a later step.
+                for file in files:
                     self.outbox.remove(file)
                 for name in pruned:
                     raise Gone(f"{name} was pruned before it was copied. Raise keep_last_saves.")

@@ -54,7 +54,7 @@ def serve(directory: Path, settings: ServerSettings, lines: BinaryIO, out: Binar
     for line in lines:
         if (event := parse_event(line.decode("utf-8", "replace"))) is None:
             continue
-        for destination in keeping:  # first to disk, so that a kill loses no message
+        for destination in keeping:  # written to disk first, so that a kill loses no message
             try:
                 destination.keep(event)
             except (OSError, WanTrainerError) as error:
@@ -76,7 +76,7 @@ def send_what_waits(directory: Path, settings: ServerSettings, about: About) -> 
     """Send the waiting messages of all runs in the folder of `directory`, and this run's saved steps that the mirror
     lacks.
 
-    Returns kind -> numbers of sent and of waiting messages, and the reason of waiting.
+    Returns kind -> numbers of sent and of waiting messages, and why they wait.
     """
     found: dict[str, dict[str, object]] = {}
     for kind, destination in zip(_kinds_of(settings), _keeping_of(settings, directory, about), strict=True):

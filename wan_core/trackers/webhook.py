@@ -77,7 +77,7 @@ class Webhook:
             self.outbox.put({"run": self._about.folder, "body": self._body(event)})
 
     def begin(self) -> None:
-        """Nothing to prepare."""
+        """Does nothing."""
 
     def end(self) -> None:
         """Posts all waiting events; waits if another process is posting."""

@@ -29,7 +29,7 @@ from .output import done
 
 _NODE = "CacheLatents"
 _SHOWN = "shown "
-"""id prefix of added output nodes, which show a report"""
+"""id prefix of the added output nodes, which show the report of a caching node"""
 _PACK = Path(__file__).resolve().parents[2]
 _START_S = 600.0
 """longest wait for ComfyUI's first answer, in seconds: enough for many node packs on network storage"""
@@ -119,7 +119,7 @@ def _comfyui(tree: Path, words: Sequence[str], environment: Mapping[str, str]) -
         port = int(free.getsockname()[1])
         free.close()
         command = [sys.executable, str(tree / "main.py"), *words, "--listen", "127.0.0.1", "--port", str(port)]
-        # A separate folder and database, because ComfyUI empties its temporary folder at start, also if another server
+        # A separate folder and database, because ComfyUI empties its temporary folder at start, even if another server
         # uses it.
         command += ["--temp-directory", temporary, "--database-url", "sqlite:///:memory:", "--disable-auto-launch"]
         with subprocess.Popen(
@@ -132,7 +132,7 @@ def _comfyui(tree: Path, words: Sequence[str], environment: Mapping[str, str]) -
             try:
                 yield _ComfyUI(process, port)
             finally:
-                process.kill()  # entries are written completely or not at all
+                process.kill()  # A kill is safe, because cache entries are written atomically.
 
 
 class _ComfyUI:

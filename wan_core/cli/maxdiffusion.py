@@ -87,8 +87,8 @@ def _prompts_of(cache: LatentCache, start: str) -> PromptKeys:
 
 
 def _whole_fingerprint(cache: Path, start: str) -> str:
-    """Returns the fingerprint of the set that starts with `start`; without one `start`, which the cache refuses. Raises
-    ConfigError if several sets match."""
+    """Returns the fingerprint that starts with `start`; if no set has one, `start` itself, which the cache refuses.
+    Raises ConfigError if several sets match."""
     known = {path.stem for path in (cache / "sets").glob("*") if path.stem.startswith(start)}
     if len(known) > 1:
         raise ConfigError(f"{len(known)} sets start with {start[:64]!r}. Write more of the fingerprint.")

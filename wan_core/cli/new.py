@@ -73,7 +73,7 @@ def _prepared(decision: RunDecision) -> RunConfig:
     with contextlib.suppress(ConfigError):  # prepare_run renames an unreadable run.json
         known = read_run(directory)
         job = replace(job, run_name=directory.name, pack_version=known.pack_version)
-        if job.preview is None:  # no preview settings given
+        if job.preview is None:  # no preview settings were given
             job = replace(job, preview=known.preview, partner=known.partner, partner_digest=known.partner_digest)
         if job == known:
             return job

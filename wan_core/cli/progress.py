@@ -63,7 +63,7 @@ class _Terminal:
         room = shutil.get_terminal_size().columns - 1
         width = min(max(room - len(said) - 3, _LEAST), _MOST)
         bar = "#" * (width * event.step // max(event.steps, 1))
-        # A wrapped line could not be overwritten with "\r".
+        # Cut to the width of the terminal, because "\r" cannot overwrite a line that wraps.
         line = f"[{bar:-<{width}}] {said}"[:room]
         self._write("\r" + line.ljust(len(self._line)))
         self._line = line

@@ -39,7 +39,7 @@ class _Ending(NamedTuple):
     failed: dict[str, Any]
     """the rank's error event; {} without one"""
     silent: bool = False
-    """True if the controller killed the rank after the failure of another one"""
+    """True if the controller killed this rank after the failure of another rank"""
 
 
 def start_ranks(directory: Path, ranks: int, options: argparse.Namespace, out: BinaryIO) -> int:
@@ -227,7 +227,8 @@ def _lost(cause: _Ending) -> RankLost:
 
 def _distance(ending: _Ending) -> int:
     """Returns the distance of a rank's ending from the cause of the failure: 0 for the cause itself."""
-    # A rank with RankLost noticed the loss of another rank. A rank that the controller killed did not even notice.
+    # A rank with RankLost only reports the loss of another rank, so it is one further from the cause. A rank that the
+    # controller killed reports nothing, and is two further.
     if ending.failed.get("kind") == RankLost.__name__:
         return 2
     return int(ending.silent)

@@ -195,7 +195,8 @@ def _control(directory: Path, steered: bool, *, signals: bool = True) -> Control
     control = pipe or SignalControl(signals=signals)
     import_libraries()
     if pipe:
-        # After the imports: on Windows, loading a library blocks while a read of the pipe is pending (pipes.py).
+        # Called after the imports, because on Windows loading a library blocks while a read of the pipe is pending
+        # (pipes.py).
         pipe.listen()
     return control
 

@@ -32,7 +32,7 @@ def settle_ranks(directory: Path, roots: Roots, asked: Sequence[str], group: Gro
     """Adapts a run to torchrun's processes and applies `--set`; called on every rank.
 
     The first rank of each machine writes run.json, because machines may have separate folders. A refusal on one rank
-    ends all ranks. Raises ConfigError if saved steps would belong to another job, or if the ranks' plans share out the
+    ends all ranks. Raises ConfigError if saved steps would belong to another job, or if the ranks' plans distribute the
     run differently.
     """
     from ..job import read_run

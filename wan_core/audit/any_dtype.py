@@ -18,7 +18,7 @@ from ..model import Numerics, WanTransformer
 from ..precision import multiply_in
 
 _ADAPTER_SCALE = 0.01
-"""standard deviation of the values that fill a zero B: the LoRA changes a layer's output by about 1 %, as early in
+"""standard deviation of the values that fill a zero B: the LoRA then changes a layer's output by about 1 %, as early in
 training"""
 
 

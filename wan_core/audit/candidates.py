@@ -13,7 +13,7 @@ from ..precision import PRESETS, SWITCHES, PrecisionPolicy, dtype_name
 REFERENCE = Numerics(compute=torch.float32, rope=torch.float64, attention=torch.float32, adapter=torch.float32)
 """float32 throughout, with the rotary embedding in float64"""
 PARTS = ("compute", *SWITCHES)
-"""switches that an audit changes one at a time; `compute` is the dtype of the linears (base_precision)"""
+"""switches that an audit changes one by one; `compute` is the dtype of the linears (base_precision)"""
 _WIDER = {"rope_table": torch.float64, "rope": torch.float64}
 
 
@@ -22,7 +22,7 @@ class Candidate:
     """One set of dtypes to measure: a row of the report."""
 
     kind: str
-    """"floor": a second float32 pass; "plan": the plan's dtypes; "preset": those of a preset; "change": the plan's with
+    """"floor": a second float32 pass; "plan": the plan's dtypes; "preset": a preset's dtypes; "change": the plan's with
     one switch changed; "alone": float32 with one switch in a narrower dtype"""
     part: str
     """the changed switch, or the name of the preset"""

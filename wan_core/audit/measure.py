@@ -128,7 +128,8 @@ class _Runner:
         began = _now(device)
         self._stream = []
         velocity = self._model(point.noised, point.timestep, point.text, point.conditioning)
-        stream, self._stream = self._stream, None  # the recompute of the backward pass must not record them again
+        # Taken away before the backward pass, so that its recompute does not record into it.
+        stream, self._stream = self._stream, None
         velocity_loss(velocity, true_velocity(point), point.trained).backward()
         seconds = _now(device) - began
         gradients = {name: p.grad for name, p in self._parameters.items() if p.grad is not None}

@@ -21,7 +21,7 @@ from ..plan import Card, CardCost, Constants, card_named, unknown_card
 _FEWEST = 3
 """smallest number of steps for a fit, one per constant"""
 _OF_CARD = 2
-"""smallest number of card-bound steps if the other steps are host-bound"""
+"""smallest number of card-bound steps if other steps are host-bound"""
 _PULL = 1e-3
 """weight of the penalty for a known card, relative to the squared relative error of a step"""
 _PULL_UNKNOWN = 1e-4
@@ -111,7 +111,7 @@ def _fit_card(steps: Sequence[tuple[CardCost, float]], assumed: Card) -> Fit:
     left = torch.cat([shares, pull])
     right = torch.cat([torch.ones(len(steps), dtype=torch.float64), pull.diagonal()])
     least, most = torch.full((3,), _WITHIN[0], dtype=torch.float64), torch.full((3,), _WITHIN[1], dtype=torch.float64)
-    if known:  # an unknown card has no peak figures
+    if known:  # Peak figures are known, which bound the constants.
         peaks = torch.tensor([1 / assumed.bf16 / start[0], 1 / assumed.bandwidth / start[1], 0.0], dtype=torch.float64)
         least = torch.maximum(least, peaks / alike)
         most = torch.maximum(most, least)

@@ -72,7 +72,7 @@ class Measurement:
         if not self.apart:
             return "", machine_facts()
         import_libraries()
-        gc.freeze()  # otherwise the garbage collector of every fork would copy these pages
+        gc.freeze()  # so that the garbage collector of a forked process does not write to, and so copy, these pages
         found = Outcome(ERROR)
         for method in ways_apart():
             found = run_apart(method, machine_facts, _ASKING_S)

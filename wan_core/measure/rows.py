@@ -95,12 +95,12 @@ class Row:
 
     @property
     def tiny(self) -> Row:
-        """The same settings with a tiny model."""
+        """The row with the same settings and a tiny model."""
         return replace(self, shape="tiny", size=Size(64, 64, 5), steps=3)
 
     def train(self) -> TrainConfig:
         """Returns the training settings."""
-        steps = self.steps + 1  # one more step, for profiling
+        steps = self.steps + 1  # one step more, for profiling
         alone: dict[str, Any] = {
             "preview_every_n_steps": 0,
             "eval_items": 0,

@@ -1,4 +1,4 @@
-"""The training loop and everything it owns: optimizer, schedule, saved steps, resume, previews."""
+"""The training loop, with optimizer, schedule, saved steps, resume and previews."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ class _TrainedPasses(_Passes):
 
     def end(self, micro: int, predicted: Tensor) -> Tensor:
         draw = self.draws[micro]
-        # Noised again from host memory: a copy from the first card would make that card wait.
+        # The batch is noised again from host memory, because a copy from the first card would make that card wait.
         only = replace(draw.batch, conditioning=None, texts=draw.batch.texts[:, :0])
         target = draw.target.each(lambda text: text[:, :0])
         batch = replace(draw, batch=only, passages=(), target=target).noised(self.loss.device)

@@ -21,8 +21,7 @@ EXPERTS = (HIGH, LOW)
 """experts of a pair, in sampling order; a run of both trains them in this order"""
 _EXPERT_ORDERS = ("high first", "alternating")
 _pair_setting = partial(setting, group="pair", counts="pair")
-# The weights after a step depend on no setting of these two: offloading and recomputation return the same values,
-# an evaluation changes none.
+# Settings of memory and evaluation do not change the weights: offloading and recomputation compute the same values.
 _memory_setting = partial(setting, group="memory", counts="never")
 _evaluation_setting = partial(setting, group="evaluation", counts="never")
 
@@ -155,7 +154,7 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
         "it needs triton. Turn it on for long runs.",
         counts="changed",
     )
-    # These four trade memory for time and do not change results.
+    # The next four settings trade memory for time and do not change results.
     checkpointing_policy: str = _memory_setting(
         "auto",
         "Activations of a block that gradient checkpointing keeps in addition to its input. auto: attn_output if it "
@@ -325,7 +324,7 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
 
     def identity(self) -> dict[str, Any]:
         """Returns the settings that decide the weights after a step; settings of a pair only with expert "both"."""
-        # A widget of the pair must not start another run of one model: there it changes no weight.
+        # In a run of one model, settings of the pair change no weight, so they must not make it another run.
         train = self if self.expert == "both" else self.alone()
         return super(TrainConfig, train).identity()
 
@@ -336,7 +335,7 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
 
     @property
     def expert_name(self) -> str:
-        """The trained model: high_noise, low_noise, both, or auto if only the file's name tells the expert."""
+        """The trained model: high_noise, low_noise, both, or auto, where the file's name decides."""
         return expert_named(self.expert)
 
     @property
@@ -363,7 +362,9 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
 
 
 def expert_named(setting: str) -> str:
-    """Returns the code's name of an expert, high_noise, for the setting's, events' and run.json's, high."""
+    """Returns the name of an expert in code, such as high_noise; `setting`: its name in settings, events and run.json,
+    high.
+    """
     return f"{setting}_noise" if setting in ("high", "low") else setting
 
 

@@ -25,13 +25,13 @@ class Draw:
     """One micro-batch of this rank and its noise."""
 
     batch: Batch
-    """a dropped caption is the empty prompt"""
+    """clips and texts; a dropped caption is the empty prompt"""
     noise: Tensor
     """(B, C, F, H, W) float32"""
     sigma: Tensor
     """(B,)"""
     given: Tensor | None
-    """(B,) bool: the first latent frame stays clean; None = for no sample"""
+    """(B,) bool: samples whose first latent frame stays clean; None = no sample"""
     passages: tuple[Passage, ...] = ()
     """for each TREAD route, the tokens that its layers process"""
     target: Target = Target()
@@ -57,7 +57,7 @@ class Levels:
     """The sigmas of a job, as a function of the draw's number."""
 
     def __init__(self, config: TrainConfig, sigma_range: tuple[float, float]) -> None:
-        """`sigma_range`: the model's own. Raises ConfigError if the settings leave no part of it."""
+        """`sigma_range`: range of the model. Raises ConfigError if the settings exclude all of it."""
         self._config = config
         self._range = config.narrowed(sigma_range)
         listed = torch.tensor(config.timestep_list) / 1000
@@ -86,7 +86,7 @@ class Levels:
     def require_draws(self, size: tuple[int, int]) -> None:
         """Raises ConfigError if almost every sigma drawn for latents of `size` (h, w) lies outside the range."""
         config, (low, high) = self._config, self._range
-        # These three draw inside the range by construction; the others redraw until they hit it.
+        # These three settings draw inside the range by construction; others draw again until the sigma is inside.
         if len(self._listed) or config.timestep_strata or config.timestep_range == "rescaled":
             return
         sigma = self._draw(100_000, seeded_generator("share of draws"), size, (0.0, 1.0))
@@ -244,6 +244,6 @@ def _passages_of(batch: Batch, routes: Sequence[Route], *draw: int | str) -> tup
 
 def given_first_frames(latents: Tensor, share: float, *draw: int | str) -> Tensor | None:
     """Returns the samples (B,) bool whose first latent frame is given; `draw` names the random generator."""
-    if not share or latents.shape[2] == 1:  # a still would have no frame left to predict
+    if not share or latents.shape[2] == 1:  # In a still, no frame would be left to predict.
         return None
     return torch.rand(len(latents), generator=seeded_generator("first frame", *draw)) < share

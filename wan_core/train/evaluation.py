@@ -55,7 +55,7 @@ class Evaluation:
         if not self.possible:
             return None
         said = ""
-        # Twice: cached blocks of the training step may have filled the device the first time.
+        # A second attempt, because memory cached by the training step may have filled the device at the first.
         for _ in range(2):
             try:
                 return self._measure(step)
@@ -97,7 +97,7 @@ class Evaluation:
                 per_clip.append(of_clip)
         finally:
             self._model.train(True)
-        distinct = len({round(t) for t in sums}) == len(sums)  # else two timesteps would share one name
+        distinct = len({round(t) for t in sums}) == len(sums)  # whether rounded timesteps are unique names
         means = {str(round(t) if distinct else t): total_loss / len(items) for t, total_loss in sums.items()}
         return Evaluated(
             step=step,
@@ -126,7 +126,7 @@ def evaluation_timesteps(
     default = tuple(requested) == EVALUATION_TIMESTEPS
     wanted = list(dict.fromkeys(stored if default and stored else requested))
     if tuple(wanted) == EVALUATION_TIMESTEPS and sigma_range != (0.0, 1.0):
-        # Few or none of the defaults lie in the range of one expert.
+        # Few or none of the default timesteps lie in the range of one expert.
         return _spread(len(wanted), sigma_range), ""
     levels = torch.tensor(wanted, dtype=torch.float64) / 1000
     inside = [

@@ -26,7 +26,7 @@ _STAGES = (
     *("cross_attn.q cross_attn.k cross_attn.v cross_attn.k_img cross_attn.v_img", "cross_attn.o", "ffn.0", "ffn.2"),
     *("after_proj", "face.linear1_q face.linear1_kv", "face.linear2"),
 )
-"""linears of a layer, in forward order"""
+"""linears of a layer, in the order of the forward pass"""
 _STAGE = {name: number for number, names in enumerate(_STAGES) for name in names.split()}
 _LAST_STAGE = len(_STAGES)
 _UNREAD = ("ffn.2", "ffn.2.base_layer", "ffn.2.lora_B.default")
@@ -130,7 +130,7 @@ class FlopCount:
         apart = {"embedded": embedded, "pose": pose, "identities": embedded + pose}
         more = one + pose + context_tokens
         in_layers = (tokens + more for tokens in tokens_by_layer(routes, self._layers, in_frame, frames))
-        tokens_of = (*in_layers, in_frame * frames)  # and _OUTSIDE
+        tokens_of = (*in_layers, in_frame * frames)  # the last entry is for index _OUTSIDE
         attended = max(text_rows, self._text_rows)
         texts = {"words": text_rows, "text": attended if self._differ else text_rows}
         units: dict[int, dict[str, int]] = {}

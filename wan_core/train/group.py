@@ -35,7 +35,7 @@ _NCCL = "WAN_TRAINER_NCCL"
 _OWN_READ_BYTES = 64 << 10
 """largest read that every rank makes itself: a collective would take longer"""
 _GIVING_UP_S = 30.0
-"""largest difference between the timeouts of ranks in one collective"""
+"""largest difference between the times at which ranks in one collective time out"""
 
 
 class Group:
@@ -108,7 +108,7 @@ class Group:
         if not self._nccl_decided:
             self._nccl_decided = True
             has = backend_of(device).nccl and torch.distributed.is_nccl_available() and os.environ.get(_NCCL) != "0"
-            # NCCL needs a card per rank. uuids tell them apart: under CUDA_VISIBLE_DEVICES each may be cuda:0.
+            # NCCL needs a card per rank. uuids distinguish cards, which under CUDA_VISIBLE_DEVICES may all be cuda:0.
             card = abilities_of(device).uuid or device if has else ""
             cards = self.gather(f"{socket.gethostname()} {card}" if has else "")
             if all(cards) and len(set(cards)) == self.world:
@@ -118,7 +118,7 @@ class Group:
         return self._over_nccl if backend_of(device).nccl else None
 
     def shard_mesh(self, sharders: int, device: torch.device) -> Any:
-        """Returns torch's DeviceMesh of the `sharders` consecutive ranks that hold a copy of the base with this one.
+        """Returns torch's DeviceMesh of the `sharders` consecutive ranks that hold one copy of the base together.
 
         Every rank calls it. Raises PlacementError for GPUs without NCCL: weights would go through the CPU.
         """
@@ -202,7 +202,7 @@ class Group:
         """Goes around a collective: counts it in the store; if it fails, names the missing ranks."""
         self._met += 1
         if self._roll is not None:
-            with contextlib.suppress(RuntimeError):  # the store has ended; the collective itself raises too
+            with contextlib.suppress(RuntimeError):  # The store has ended, and then the collective itself raises too.
                 self._roll.set(str(self.rank), str(self._met))
         began = time.monotonic()
         with self.naming_lost():
@@ -223,7 +223,7 @@ class Group:
             came = {rank: int(self._roll.get(str(rank))) for rank in others if self._roll.check([str(rank)])}
             if late := [rank for rank in others if came.get(rank, 0) < self._met]:
                 return late
-            # All ranks entered: the one that hangs inside is the only one whose timeout does not fire.
+            # All ranks entered. The rank that hangs inside is the only one that does not time out.
             deadline = time.monotonic() + _GIVING_UP_S
             while waiting := [rank for rank in others if not self._roll.check([f"gave up {rank}"])]:
                 if time.monotonic() > deadline:
@@ -242,7 +242,8 @@ class Group:
     def _abort(self) -> None:
         """Make a waiting collective raise; called from another thread."""
         for group in (self._in_step, torch.distributed.GroupMember.WORLD):
-            with contextlib.suppress(Exception):  # older torch has no abort over gloo; the process ends then
+            # Older versions of torch cannot abort over gloo; then `watch_ranks` ends the process.
+            with contextlib.suppress(Exception):
                 cast(Any, group)._get_backend(torch.device("cpu")).abort()
 
     def leave(self) -> None:
@@ -260,7 +261,8 @@ def _together(absent: Callable[[], list[int]]) -> Iterator[None]:
         yield
     except RuntimeError as error:
         silent = re.search(r"\btimed? ?out", str(error), re.IGNORECASE)
-        missing = absent() if silent else []  # after the death of a rank, late ranks may well be alive
+        # After the death of one rank, other ranks that have not entered may be alive.
+        missing = absent() if silent else []
         who = f"Rank {' and rank '.join(map(str, missing))}" if missing else "Another rank"
         what = f"{'have' if len(missing) > 1 else 'has'} not answered in all the time it had" if silent else "has ended"
         why = f"{who} of this run {what}, so this one ends too ({shortened(str(error), 200)})."
@@ -279,7 +281,7 @@ def join_group() -> Group:
     with _together(list):
         if meeting:
             store, roll = torch.distributed.FileStore(meeting, world), None
-        else:  # torchrun's environment says where
+        else:  # torchrun's environment has the address of the store
             store, *_ = next(torch.distributed.rendezvous("env://", timeout=patience))
             store = torch.distributed.PrefixStore(attempt_of(store, rank, world), store)
             roll = torch.distributed.PrefixStore("meetings", store)

@@ -22,13 +22,13 @@ _EVERY_S = 3.0
 _LOST_S = 40.0
 """seconds without a heartbeat after which a rank counts as lost"""
 _LEFT = float("inf")
-"""time of the last heartbeat of a rank that has left the group: it is never lost"""
+"""stands for the time of the last heartbeat of a rank that left the group, which never counts as lost"""
 _GOODBYE_S = 2.0
 """timeout of the last message to the store"""
 _TICK_S = 1.0
 _POLL_S = 0.02
 _LAST_S = 10.0
-"""seconds for this rank to end by its own error, before the process exits"""
+"""seconds in which this rank may end with its own error, before the process is ended"""
 
 
 def attempt_of(store: Any, rank: int, world: int) -> str:
@@ -43,7 +43,7 @@ def attempt_of(store: Any, rank: int, world: int) -> str:
         store.set(f"{name} {rank}", "")
         return name
     while not all(store.check([f"{name} {other}"]) for other in others):
-        for other in others:  # until the restarted rank has written its name, the store has the ended rank's
+        for other in others:  # Until a restarted rank has written its name, the store holds the name of the ended rank.
             if store.check([f"came {other}"]):
                 store.set(f"attempt of {store.get(f'came {other}').decode()}", name)
         time.sleep(_POLL_S)

@@ -25,8 +25,9 @@ TIMES_ADAMW = {
     "came": 0.1,
     "adafactor": 100.0,
 }
-"""best learning rate of an optimizer, in AdamW's; of three rates on two concepts for the last two. CAME at AdamW's rate
-destroyed the model; torch's Adafactor multiplies the rate by the weights' RMS (at least 0.001), and a LoRA starts at 0
+"""best learning rate of an optimizer as a multiple of AdamW's; for the last two, of three rates on two concepts. CAME
+at AdamW's rate destroyed the model; torch's Adafactor multiplies the rate by the weights' RMS (at least 0.001), and a
+LoRA starts at 0
 """
 _OTHER_RATES = {"muon": 1e-4, "schedule_free": 1e-4, "prodigy": 1.0}
 _PART = re.compile(r"\.(?:lora|lokr|hada|oft|diff)(?:_\w+)?(?:\.\w+)*\Z")
@@ -35,7 +36,7 @@ _PART = re.compile(r"\.(?:lora|lokr|hada|oft|diff)(?:_\w+)?(?:\.\w+)*\Z")
 
 def owns_rate(config: TrainConfig) -> bool:
     """Returns whether the schedule sets the learning rate at every step; else it is set once."""
-    # With a constant schedule the optimizer may change its own rate, as SWATS does.
+    # With a constant schedule, an optimizer may change its learning rate itself, as SWATS does.
     return config.lr_scheduler != "constant" or bool(config.warmup)
 
 
@@ -105,7 +106,7 @@ def check_rates(config: UpdateConfig, layers: Collection[str]) -> None:
 
 
 def rate_groups(parameters: Mapping[str, nn.Parameter], config: UpdateConfig) -> list[dict[str, Any]]:
-    """Returns parameter groups with `rate_factor`: the factor by `lr_patterns`, times the LoRA+ ratio for B."""
+    """Returns parameter groups with `rate_factor`: the factor by `lr_patterns`, and for B times the LoRA+ ratio."""
     groups: dict[float, list[nn.Parameter]] = {}
     factors = _factors(map(_layer_of, parameters), config)
     for name, parameter in parameters.items():

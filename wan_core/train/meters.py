@@ -95,7 +95,7 @@ class StepReport:
         self.prior_errors = list[Tensor]()
         """unweighted error, a scalar, of each micro-batch with prior preservation clips"""
         self.read_errors = list[float]()
-        """`prior_errors` as Python numbers; the trainer reads them together with the loss"""
+        """`prior_errors` as Python numbers, which the trainer reads together with the loss"""
         self._prior_clips = list[int]()
 
     def begin(self) -> None:
@@ -180,7 +180,8 @@ def _added_up(readings: Iterable[MemoryReading]) -> MemoryReading:
             known = total.setdefault(device, dict.fromkeys(values))
             for key, value in values.items():
                 if value is not None:
-                    known[key] = value if key == "total" else (known[key] or 0) + value  # one device has one total
+                    # Not summed, because the processes use the same device.
+                    known[key] = value if key == "total" else (known[key] or 0) + value
     return total
 
 

@@ -34,9 +34,9 @@ class TargetPass:
     shares: tuple[float, ...]
     """(B,) factor of the prediction in each clip's target; 0: the clip is not in the pass"""
     text: Tensor | None = None
-    """(B, L, D); None: the captions of the batch"""
+    """(B, L, D) prompts of the pass; None: the captions of the batch"""
     adapted: bool = False
-    """with the trained adapters; False: the base model"""
+    """whether the trained adapters act in the pass; False: the base model"""
 
     @property
     def rows(self) -> list[int]:
@@ -195,7 +195,7 @@ class Objective:
 
     def trained(self, batch: NoisedBatch) -> TrainedLoss:
         """Runs the model; returns the training loss by the settings."""
-        # Before the pass with gradients, so that the activations of both passes are never held at once.
+        # Target passes run before the pass with gradients, so that the activations of both are never held together.
         parts = [self._part(batch, one) for one in batch.target.passes]
         return self.of_prediction(batch, self._predicted(batch, batch.passages), parts)
 

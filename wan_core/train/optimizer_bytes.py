@@ -20,7 +20,7 @@ from .optimizer_classes import check_class, ran_out_of_memory, runs_on_gpu
 from .optimizer_state import AdapterOptimizer, restore, same
 
 _ADAMW_BYTES = 8.0
-"""two float32 moments; also the plan's estimate for a custom class"""
+"""bytes of AdamW's two float32 moments for each value; also the plan's estimate for a custom class"""
 UNKNOWN_CLASS = (
     "The optimizer of optimizer_class is loaded by the training alone, so the plan counts two float32 values for each "
     "weight of the LoRA, as AdamW has them."
@@ -67,7 +67,7 @@ def saved_bytes(values: int, config: TrainConfig) -> int:
 
 def check_room(optimizer: AdapterOptimizer) -> None:
     """Raises torch.OutOfMemoryError if the GPU has no room for an update."""
-    # An update that runs out half-way has changed some weights and not others, and cannot be retried.
+    # An update that runs out of memory half-way has changed only some weights, and cannot be retried.
     wanted: Counter[torch.device] = Counter()
     for parameter in optimizer.stepped.values():
         made = 0.0 if optimizer.inner.state.get(parameter) else _optimizer_bytes(optimizer.config)[0]
@@ -85,7 +85,8 @@ def _planned_bytes(config: TrainConfig) -> tuple[float, float]:
 def _optimizer_bytes(config: TrainConfig) -> tuple[float, float]:
     """Returns bytes per adapter value, (in memory, only in a saved step)."""
     if config.optimizer == "adamw" and not config.optimizer_args:
-        return _ADAMW_BYTES, 0.0  # the page calls this often, and the first optimizer of a process costs a second
+        # Not measured: the page calls this often, and the first optimizer of a process takes a second.
+        return _ADAMW_BYTES, 0.0
     return _counted(replace(TrainConfig(lr_scheduler="constant"), **{n: getattr(config, n) for n in _SETTINGS}))
 
 

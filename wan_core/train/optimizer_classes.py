@@ -43,7 +43,7 @@ _CATALOGUE = {
     "adamw4bit": Known("torchao.optim.AdamW4bit", betas=True, eps=True),
     "adamwfp8": Known("torchao.optim.AdamWFp8", betas=True, eps=True),
     "adafactor": Known("torch.optim.Adafactor"),
-    # With this scale an update has AdamW's RMS, so AdamW's learning rates apply.
+    # With this option an update has the RMS of AdamW's, so AdamW's learning rates apply.
     "muon": Known("torch.optim.Muon", fixed={"adjust_lr_fn": "match_rms_adamw"}),
     "lion": Known("pytorch_optimizer.Lion"),
     "prodigy": Known("pytorch_optimizer.Prodigy", betas=True, eps=True),
@@ -98,7 +98,7 @@ def class_of(config: TrainConfig) -> tuple[Callable[..., torch.optim.Optimizer],
     if kind is None and config.optimizer != "custom":
         have = f"{package} {version_of(package)}"
         raise DependencyError(f'optimizer "{config.optimizer}" is {known.path}, which {have} lacks. Choose another.')
-    # A longer path must match the class's own module: two modules of a package may have classes of one name.
+    # A longer path must match the module of the class, because two modules may have classes of the same name.
     inside = "" if known.path == f"{module}.{name}" else known.path.rpartition(".")[0] + "."
     if not (
         isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer) and f"{kind.__module__}.".startswith(inside)

@@ -22,7 +22,7 @@ from .weight_copies import HostWeights, MeanWeights
 _NUMBER = ":number"
 """suffix of a saved Python number's name"""
 _OURS = {"params", "rate_factor"}
-"""entries of a parameter group that come from the settings"""
+"""entries of a parameter group that are set here, and are not state"""
 
 
 class AdapterOptimizer:
@@ -93,7 +93,8 @@ class AdapterOptimizer:
             yield
             return
         enter, leave = modes
-        # In host memory: a device that runs out of memory between two copies would mix averaged and trained weights.
+        # Copied to host memory: a device that runs out of memory between two copies would mix averaged and trained
+        # weights.
         trained = {name: p.detach().to("cpu", copy=True) for name, p in self._parameters.items()}
         try:
             self._take_now()
@@ -104,7 +105,8 @@ class AdapterOptimizer:
         finally:
             self._take_now()
             leave()
-            restore(self._parameters, trained)  # `train()` of the optimizer restores them with rounding errors
+            # Exact; `train()` of the optimizer would restore them with rounding errors.
+            restore(self._parameters, trained)
 
     def state(self) -> dict[str, Tensor]:
         """Returns the state as CPU copies.
@@ -139,7 +141,7 @@ class AdapterOptimizer:
                 raise CheckpointError(
                     f"The resume state has no optimizer state for {name}. Resume from an older saved step."
                 )
-        # Libraries create their state in the first step: only then is there a type, dtype and device to fill.
+        # Libraries create their state in the first step, and only then are types, dtypes and devices known.
         self._step_on_nothing()
         for name, parameter in self.stepped.items():
             self.inner.state[parameter] = _filled_from(

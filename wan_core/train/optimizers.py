@@ -50,7 +50,7 @@ def make_optimizer(parameters: Mapping[str, nn.Parameter], config: TrainConfig) 
         how = _fused(kind, parameters, arguments)
         make = _without_compiler(kind) if known.path.startswith("torch.") and config.optimizer != "custom" else kind
         return make(rate_groups(parameters, config), **(given | how | arguments))
-    except Exception as error:  # each library has error types of its own
+    except Exception as error:  # Each library raises its own types of errors.
         if ran_out_of_memory(error):
             raise
         raise ConfigError(
@@ -77,7 +77,7 @@ def _fused(kind: Any, parameters: Mapping[str, nn.Parameter], arguments: Mapping
     """Returns the argument that selects torch's fused AdamW, on devices that have it and unless the user chose."""
     if kind is not torch.optim.AdamW or {"fused", "foreach", "capturable", "differentiable"} & arguments.keys():
         return {}
-    # Ten small kernels per weight would be a twentieth of a tiny model's step, and most of an update on the CPU.
+    # Unfused, ten small kernels per weight take a twentieth of a tiny model's step, and most of an update on the CPU.
     return {"fused": True} if all(backend_of(p.device).fused_optimizer for p in parameters.values()) else {}
 
 

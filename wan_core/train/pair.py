@@ -84,7 +84,8 @@ def next_turn(done: Sequence[int], train: TrainConfig) -> tuple[int, int] | None
 def check_split(done: Sequence[int], train: TrainConfig) -> None:
     """Raises ConfigError if one expert already has more steps than a run of `train.steps` gives it.
 
-    The other expert would then get fewer steps than its own. A run that ends now passes if both experts have trained.
+    The other expert would then get fewer steps than planned. A run that ends now is accepted if both experts have
+    trained.
     """
     totals = expert_steps(train)
     ahead = [index for index, total in enumerate(totals) if done[index] > total]

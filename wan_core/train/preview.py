@@ -90,7 +90,7 @@ class Previewer:
             yield
         except (Stopped, OutOfMemory):
             raise
-        except Exception as error:  # no failure of a preview is worth the run
+        except Exception as error:  # A failed preview must not end the run.
             _log.exception("preview at step %s failed", step)
             self._emit(
                 Note(

@@ -83,7 +83,8 @@ def read_preview_inputs(
         preset.guidance.require_blocks(variant.shape.num_layers)
         first_frame = _first_frame(cache, cache_set, own, shape, starts_from_clip)
         start = None
-        if variant.sigma_range()[1] < 1:  # a low noise expert cannot denoise pure noise: start from a training clip
+        # A low noise expert cannot denoise pure noise, so its previews start from a training clip.
+        if variant.sigma_range()[1] < 1:
             start = next((item for item in cache_set.items if item.text_key == key), cache_set.items[0])
         clips.append(
             PreviewClip(
@@ -155,7 +156,7 @@ def pictured(cache_set: CacheSet) -> CacheItem:
 def _first_frame(
     cache: LatentCache, cache_set: CacheSet, config: SampleConfig, shape: tuple[int, ...], starts_from_clip: bool
 ) -> Tensor | None:
-    if shape[1] == 1:  # a still has no frame left to predict
+    if shape[1] == 1:  # In a still, no frame would be left to predict.
         return None
     if config.first_frame_key:
         latent = cache.read_latent(config.first_frame_key, (shape[0], 1, *shape[2:]))

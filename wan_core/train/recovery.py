@@ -48,7 +48,7 @@ class Streak:
         self.check(step, what)
 
     def check(self, step: int, what: str, tries: int = 0) -> None:
-        """Raises NotFinite if the streak plus `tries` after the last `step` has reached the limit."""
+        """Raises NotFinite if the streak and `tries` attempts after the last `step` have reached the limit together."""
         if (bad := self.length + tries) >= self._limit:
             raise NotFinite(
                 "{bad} steps in a row gave no usable {what} (NaN or infinity), the last one step {step}.",
@@ -138,7 +138,7 @@ class Relief:
         """
         empty_cache()
         if isinstance(self._model.offload, ShardedBlocks) or isinstance(self._model.team, RankTokens):
-            raise error  # the other ranks wait for this one's part of a block or clip: it cannot try again alone
+            raise error  # The other ranks wait for this rank's part of a block or clip, so it cannot retry alone.
         if not stronger:
             return
         for measure in (self._shorten_chunks, self._check_all_blocks, self._keep_inputs_only, self._offload_more):

@@ -37,7 +37,7 @@ class Manifest(Config):
     low_noise_lora_sha256: str = ""
     """"" for a run of one model"""
     manifest_sha256: str = ""
-    """of the other fields"""
+    """checksum of the other fields"""
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the JSON data, without an empty `low_noise_lora_sha256`."""
@@ -81,7 +81,7 @@ class SavedStep:
 
     @property
     def loras(self) -> dict[str, Path]:
-        """LoRA files by expert, low_noise once it has trained; of a run of one model, by ''."""
+        """LoRA files by expert, low_noise only once it has trained; in a run of one model, the key is ''."""
         if "expert_steps" not in self.progress:
             return {"": self.lora_file}
         low = self.low_noise_lora_file

@@ -50,7 +50,7 @@ class SaveStore:
         if not self.folder.is_dir():
             return []
         names = (_NAME.match(entry) for entry in os.listdir(self.folder))
-        # step-0000007 is not ours: it would be listed as step 7, whose folder is step-000007.
+        # A foreign folder step-0000007 is skipped: it would be listed as step 7, whose folder is step-000007.
         return sorted(step for m in names if m and _folder_name(step := int(m[1])) == m[0])
 
     def read(self, step: int) -> SavedStep | None:
@@ -115,7 +115,7 @@ class SaveStore:
         """Mark the saved steps from `step` on as suspect: kept, but never resumed automatically. Returns the steps."""
         found = [known for known in self.steps() if known >= step]
         for known in found:
-            with contextlib.suppress(OSError):  # marked already, or a foreign link of that name
+            with contextlib.suppress(OSError):  # It is marked already, or a foreign link has that name.
                 open_new(self.folder / _folder_name(known) / SUSPECT, self._run).close()
         return found
 
@@ -213,7 +213,7 @@ def _folder_name(step: int) -> str:
 
 def _check_finite(state: dict[str, Tensor]) -> None:
     for name, value in state.items():
-        # As float32: torch has no `isfinite` for float8.
+        # Converted to float32, because torch has no `isfinite` for float8.
         if value.is_floating_point() and not torch.isfinite(value if value.itemsize > 1 else value.float()).all():
             raise CheckpointError(f"The state {name} is not finite; it was not saved. Earlier saved steps stand.")
 

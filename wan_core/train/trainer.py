@@ -219,7 +219,7 @@ class Trainer:
             try:
                 with float32_products(self.model.numerics.float32_products):
                     loss, timestep = self._accumulated(step)
-                check_room(self.optimizer)  # an update that runs out half-way could not be retried
+                check_room(self.optimizer)  # An update that runs out of memory half-way could not be retried.
             except Stopped:
                 self._forget_gradients()
                 raise
@@ -231,14 +231,15 @@ class Trainer:
                 if not (overflowed and self._scale.halve()):
                     break
                 self._forget_gradients()
-                self._raise_if_stopped()  # a collective: the norm is averaged, so every rank gets here or none
+                # This is a collective. The norm is averaged, so either every rank gets here or none.
+                self._raise_if_stopped()
                 memory_ran_out = False
                 continue
-            # Outside the handler: its exception keeps the tensors of the attempt alive.
+            # Called outside of the handler, because its exception keeps the tensors of the attempt alive.
             self._forget_gradients()
             self.relief.make_room(step, full, stronger=memory_ran_out)
             memory_ran_out = True
-        if not math.isfinite(norm):  # not finite at scale 1 either: no overflow, so the scale was not the cause
+        if not math.isfinite(norm):  # The norm is not finite at scale 1 either, so the loss scale was not the cause.
             self._scale.factor = first_factor
         return norm, mean_loss, timestep
 
@@ -307,7 +308,7 @@ class Trainer:
     def _draw(self, number: int) -> tuple[NoisedBatch, float]:
         """Returns the micro-batch of a draw of this rank, and its mean timestep."""
         draw = self._reader.at(number)
-        if self.model.checkpoint_keeps_rng:  # there is dropout
+        if self.model.checkpoint_keeps_rng:  # The model has dropout.
             self._seed(number)
         batch = draw.noised(self._device)
         if self._draws.rolls:

@@ -53,8 +53,8 @@ class HostWeights:
                 self._copies[device].wait(copying, waits)
 
     def give_back(self) -> None:
-        """Starts to copy the host copies to the weights; the device waits for it. The host copies must not change until
-        the next `take` is complete."""
+        """Starts to copy the host copies to the weights; later work of the device waits for that. The host copies must
+        not change until the next `take` is complete."""
         for device, names in self._by_device().items():
             pairs = [(self.copies[name].data, self._parameters[name].detach()) for name in names]
             self._copies[device].wait(self._copies[device].start_all(pairs))
@@ -63,7 +63,7 @@ class HostWeights:
         """Frees the memory; the next `take` allocates it."""
         self._gradients = {}
         for copy in self.copies.values():
-            copy.grad, copy.data = None, torch.zeros_like(copy.data)  # takes no memory until it is written to
+            copy.grad, copy.data = None, torch.zeros_like(copy.data)  # Zeros take no memory until they are written to.
 
     def _allocate(self) -> None:
         """Allocates copies and gradients in memory that each device copies asynchronously (pinned)."""

@@ -119,7 +119,8 @@ def _room_on_card(device: torch.device, limit: float | None, *, ask_driver: bool
     total = abilities_of(device).memory
     taken = 0
     if ask_driver or reserved_bytes(device):  # a card that this process uses has a context already
-        taken = total - free_bytes(device) - reserved_bytes(device)  # memory of this process can be reused
+        # Memory that this process holds can be reused, so it does not count.
+        taken = total - free_bytes(device) - reserved_bytes(device)
     left = (total if limit is None else min(total, int(limit * _GIB))) - taken
     if backend_of(device).shares_host and (free := host_bytes()) is not None:
         left = min(left, free + reserved_bytes(device))

@@ -107,8 +107,8 @@ class PlacementConfig(Config):
         return tuple(map(int, parts))
 
     def identity(self) -> dict[str, Any]:
-        """Returns the number of copies, which makes the batch larger. The device of a block changes no result, and the
-        device of a token only the rounding of sums."""
+        """Returns the number of copies, which multiplies the batch. The devices of blocks do not change results, and
+        the devices of tokens change only the rounding of sums."""
         listed = self.devices.count(",") + 1 if "," in self.devices else self.devices
         known = (self.copies or listed) if self.mode == "copy per GPU" else 1
         if known == 1 or self.context_parallel <= 1:
@@ -162,7 +162,7 @@ class PlacementConfig(Config):
 
     @property
     def models(self) -> int:
-        """The number of full models that this process holds: one for each device that runs a part of the tokens."""
+        """The number of full models in this process: one for each device that computes a part of the tokens."""
         return len(self.device_names()) if self.mode == "split tokens" else 1
 
     def of_expert(self, number: int) -> PlacementConfig:

@@ -114,7 +114,8 @@ class CudaCopies:
         _locked_bytes += memory.nbytes
         # A new storage on the same bytes, whose end runs `_unlock`: views keep a storage alive, not a tensor object.
         handed_out = torch.from_numpy(memory.numpy())  # pyright: ignore[reportUnknownMemberType]
-        # The callback holds `memory`, so that it is not freed while it is pinned. The end of the process unpins all.
+        # The callback refers to `memory`, so that it is not freed while it is pinned. The end of the process unpins all
+        # memory.
         weakref.finalize(handed_out.untyped_storage(), _unlock, memory, self._device).atexit = False
         return handed_out
 
@@ -144,7 +145,7 @@ def _runtime() -> Any:
 
 
 def _unlock(memory: Tensor, device: torch.device) -> None:
-    torch.cuda.synchronize(device)  # the device may still have to run copies of this memory
+    torch.cuda.synchronize(device)  # The device may still have queued copies of this memory.
     _runtime().cudaHostUnregister(memory.data_ptr())
     global _locked_bytes
     _locked_bytes -= memory.nbytes

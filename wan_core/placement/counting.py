@@ -110,7 +110,8 @@ class Counting(PlainMode):
             outputs = list(_tensors(args[0] if result is None and kind.mutates else result))
             if outputs and (kind.mutates or not _are_views(inputs, outputs)):
                 self.traffic.add(kind.name, inputs, outputs)
-                if kind.name == "addmm" and inputs[0].ndim == 2:  # a card first copies a summand that is no bias
+                # On a card, a summand that is no bias is copied first.
+                if kind.name == "addmm" and inputs[0].ndim == 2:
                     self.traffic.add("copy_", inputs[:1], outputs)
         return result
 

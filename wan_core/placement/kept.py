@@ -51,7 +51,7 @@ class _Taker:
         return self._all.take(self._kept)
 
     def __del__(self) -> None:
-        # The garbage collector may run anywhere, so only a mark is safe here.
+        # The garbage collector may run this at any point, so only a flag is set here; `sweep` frees the memory.
         self._kept.forgotten = True
 
 
@@ -66,7 +66,7 @@ class KeptTensors:
         self._block = 0
 
     def __del__(self) -> None:
-        for kept in self._stack:  # left by an interrupted pass
+        for kept in self._stack:  # These were left by an interrupted pass.
             self._wait(kept)
 
     def put(self, tensor: Tensor) -> Callable[[], Tensor] | None:

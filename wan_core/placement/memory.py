@@ -113,7 +113,7 @@ def estimate_memory(
         kept_in_host += int(count * of_one)
     for number, device in enumerate(job.others, start=1):
         first = devices[str(job.placement.first)]
-        if job.shares:  # as much as the first device would need for that part
+        if job.shares:  # counted as if the first device computed that part
             of_part = estimate_memory(replace(job, others=()), step, measures=measures, card=number)
             first = of_part.devices[str(job.placement.first)]
         devices[str(device)] = _beside_first(first, sum(adapters.values()))
@@ -235,7 +235,7 @@ class _Weights:
                 gathered[device, block] += size
             else:
                 on_device[device] += size
-        for device in {device for device, _ in gathered}:  # full weights of the block that runs and of the next
+        for device in {device for device, _ in gathered}:  # Gathered weights of the current block and of the next one.
             sizes = sorted((size for (where, _), size in gathered.items() if where == device), reverse=True)
             on_device[device] += sum(sizes[:2])
         swapped: Counter[str] = Counter()

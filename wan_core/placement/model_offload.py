@@ -75,7 +75,7 @@ class _Place:
             return
         moved = value.detach().to(device)
         if value.requires_grad:
-            value.data = moved  # the optimizer refers to this parameter
+            value.data = moved  # `data` is replaced and not the parameter, because the optimizer refers to it.
             return
         is_weight = isinstance(value, nn.Parameter)
         setattr(self.module, self.name, nn.Parameter(moved, requires_grad=False) if is_weight else moved)
@@ -85,7 +85,7 @@ def _places(model: nn.Module, trained: bool) -> Iterator[_Place]:
     for module in model.modules():
         tensors = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
         for name, value in tensors:
-            if hasattr(value, "device_mesh"):  # other ranks need this part of a sharded weight
+            if hasattr(value, "device_mesh"):  # Other ranks gather this rank's part of a sharded weight.
                 continue
             if value.device != _HOST and (trained or not value.requires_grad):
                 yield _Place(module, name, value.device)

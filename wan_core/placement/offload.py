@@ -122,7 +122,7 @@ class BlockOffload:
         lane = self._lanes.get(device)
         if lane is None or not lane.places:
             return
-        if place == 0:  # an interrupted step may have left tensors
+        if place == 0:  # An interrupted step may have left tensors behind.
             for kept in lane.places:
                 kept.sweep()
         while len(lane.places) <= place:

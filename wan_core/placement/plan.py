@@ -18,8 +18,8 @@ from ..words import counted
 from .config import EXPERT_PER_GPU, INTERLEAVED, PlacementConfig, block_numbers
 
 BESIDE_BLOCKS_GIB = 4
-"""GiB of each card that do not depend on its number of blocks: one for the driver and gaps, three for a running block
-of a 14B model at 49 frames (docs/use/memory.md)"""
+"""GiB of each card that do not depend on its number of blocks: one for driver and fragmentation, three for a running
+block of a 14B model at 49 frames (docs/use/memory.md)"""
 
 
 @dataclass(frozen=True)

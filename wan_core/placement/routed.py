@@ -100,7 +100,7 @@ def traced_routed(
         found = last[layer] if layer in last and number >= count_all - plain else kinds[layer._replace(walked=True)]
         of_layer.append(found if layer.walked else replace(_NOTHING, forward=found.forward))
     kept_by = [kind.kept for kind in of_layer]
-    for place, count in zip(shape.vace_layers, control, strict=True):  # also for layers of other devices
+    for place, count in zip(shape.vace_layers, control, strict=True):  # includes layers of other devices
         kept_by[min(place, count_all - 1)] += kinds[like._replace(tokens=count)].kept_second
     all_whole = of(ends)
     begins = all_whole.kept - count_all * kinds[ends].kept - len(control) * kinds[ends].kept_second
@@ -118,7 +118,7 @@ def traced_routed(
         if not passes and [one.tokens for one in layers[number + 1 : number + 2]] != [layer.tokens]:
             forward = max(forward, beside + stream)  # the end of a route copies the token stream
     if layers[0].tokens != whole or not layers[0].walked:
-        # The input of the first layer stays in memory, though no layer keeps it.
+        # The input of the first layer stays in memory, although no layer keeps it.
         forward += step.batch_size * step.own_tokens * shape.dim * numerics.residual.itemsize
     return StepTrace(
         before=all_whole.before,

@@ -79,7 +79,7 @@ class _Peer(NamedTuple):
     """equal for processes that can see each other's open files"""
     process: int
     door: int
-    """file descriptor of an open file that contains the token"""
+    """descriptor of a file that this process has open, and that contains the token"""
     token: bytes
 
 
@@ -92,7 +92,7 @@ class SharedMemory:
     processes: tuple[int, ...]
     """process ids of the others"""
     door: int
-    """a file that all of them have open; a process must lock it to begin a piece"""
+    """descriptor of a file that all these processes have open; a process locks it before it begins a piece"""
     model: str = ""
     """short name of the model of the pieces"""
 
@@ -114,7 +114,8 @@ class SharedMemory:
             if file is None:
                 return None
             try:
-                memory = torch.frombuffer(mmap.mmap(file, size), dtype=torch.uint8)  # the mapping keeps the file open
+                # The mapping keeps the file's memory alive after `close`.
+                memory = torch.frombuffer(mmap.mmap(file, size), dtype=torch.uint8)
                 if is_new:
                     write(memory)
                     _seal(file)
@@ -169,7 +170,8 @@ def can_share() -> bool:
 
 
 def share_memory(rank: int, gather: Callable[[Any], list[Any]]) -> SharedMemory | None:
-    """Returns the memory shared with the other ranks of this machine; None for a single rank, or if one cannot share.
+    """Returns the memory shared with the other ranks of this machine; None for a single rank, or if a rank cannot
+    share.
 
     Every rank calls it at the same time. `gather`: `Group.gather`.
     """
@@ -270,7 +272,9 @@ def _is_sealed(file: int) -> bool:
 
 @contextlib.contextmanager
 def _locked(door: int) -> Iterator[bool]:
-    """Lock the door without waiting; yields whether this process has the lock. The system releases it if one dies."""
+    """Lock the door without waiting; yields whether this process has the lock. The system unlocks it for a dead
+    process.
+    """
     if sys.platform == "linux":
         import fcntl
 

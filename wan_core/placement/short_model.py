@@ -155,7 +155,7 @@ def set_up(model: WanTransformer, recomputing: Recomputing, chunk_tokens: int) -
 
 
 def set_part(model: WanTransformer, step: StepShape) -> None:
-    """Lets a model of `short_model` compute the part of one card, if cards split the tokens of `step`."""
+    """Makes a model of `short_model` compute the part of one card, if cards split the tokens of `step`."""
     absent, several = _Absent(shares(model.shape.num_heads, step.parts)), len(step.parts) > 1
     model.team = _OneOfSeveral(model, step, absent) if several else None
     seat = TokenSeat(absent, step.card, step.parts, model.shape.num_heads)
@@ -166,7 +166,7 @@ def set_part(model: WanTransformer, step: StepShape) -> None:
 
 
 class _OneOfSeveral:
-    """A `Team` of which only one copy exists."""
+    """A `Team` for traces, of which only one copy exists."""
 
     copies: Sequence[WanTransformer] = ()
     watches = True

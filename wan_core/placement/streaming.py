@@ -158,7 +158,7 @@ class Ring:
         self._buffers: list[_Buffer] = []
 
     def __del__(self) -> None:
-        # Prefetches of the last pass may still write into the buffers.
+        # `release` is called first, because prefetches of the last pass may still write into the buffers.
         self.release()
 
     def offload_block(self, name: str, block: nn.Module) -> None:
@@ -203,7 +203,7 @@ class Ring:
                 self._loaded(following, keep=ahead)
 
     def _ahead(self, name: str, *, again: bool, returns: bool) -> list[str]:
-        """Returns the next blocks to run, one for each buffer; after the last block, the next pass's."""
+        """Returns the next blocks to run, one for each buffer; after the last block, those of the next pass."""
         number, count = self._order.index(name), len(self._order)
         forward, backward = range(count), range(count - 1, -1, -1)
         if again:

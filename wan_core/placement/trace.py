@@ -186,7 +186,7 @@ def traced_step(
     plain = min(recomputing.unchecked, layers) if recomputing.blocks else 0
     extra = len(shape.vace_layers)
     base = min(extra, 2)  # the tokens of the second stream are kept between its layers, so from two on it is linear
-    few = max(3 if offloaded else 2, min(extra, 3) + 1)  # from this number of layers on, bytes grow linearly
+    few = max(3 if offloaded else 2, min(extra, 3) + 1)  # From this number of layers on, bytes grow linearly.
 
     unchecked = min(plain, 1)
 
@@ -217,7 +217,7 @@ def _straight(traced: Callable[[StepShape], tuple[int, ...]], step: StepShape) -
     if columns <= many:
         return traced(step)
     few = many // 2
-    # A frame of another aspect ratio with as many tokens, context tokens included.
+    # A frame of another aspect ratio with the same number of tokens, context tokens included.
     less, more = (traced(replace(step, latent_height=2, latent_width=2 * width, context=())) for width in (few, many))
     return tuple(a + (b - a) * (columns - few) // (many - few) for a, b in zip(less, more, strict=True))
 

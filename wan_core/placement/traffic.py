@@ -32,7 +32,7 @@ class StepTraffic:
     """with recomputation"""
 
     def plus(self, times: int, other: StepTraffic) -> StepTraffic:
-        """Returns this plus a multiple of `other`."""
+        """Returns the sum of this and `times` times `other`."""
         passes = zip((self.forward, self.backward), (other.forward, other.backward), strict=True)
         return StepTraffic(*(combined(((1, own), (times, more))) for own, more in passes))
 
@@ -88,7 +88,8 @@ def step_traffic(
     if second > few:
         found = found.plus(second - few, of(few + 1, checked)[0]).plus(few - second, short)
     if faces := len([layer for layer in shape.face_layers if layer < shape.num_layers - plain]):
-        once, each = of(few, checked, faced=True)  # the face encoders run once, face attention after each such layer
+        # The face encoders run once in a pass, and face attention after each of these layers.
+        once, each = of(few, checked, faced=True)
         found = found.plus(1, once).plus(-1, short).plus(faces - 1, each).plus(1 - faces, last)
     if plain:
         found = found.plus(plain, of(few, replace(checked, blocks=False))[1])

@@ -132,7 +132,8 @@ class WanCrossAttention(WanAttention):
     """Attention of the video tokens to the text tokens, and to image tokens where the variant has them."""
 
     text_rows = 0
-    """number of rows attention reads: the last row, given twice, is repeated to fill them (`texts`). 0: no repeating"""
+    """number of text rows that attention reads; the last row is repeated up to it (`texts.repeated`). 0: no
+    repetition"""
 
     def __init__(self, shape: WanShape, numerics: Numerics) -> None:
         super().__init__(shape, numerics)

@@ -94,7 +94,9 @@ class _Layer(nn.Module):
         return self.attend(tokens, constants.time_rows, constants.rope_cos, constants.rope_sin)
 
     def attend(self, tokens: Tensor, time_rows: Tensor, rope_cos: Tensor, rope_sin: Tensor) -> Tensor:
-        """The compiled part of `mix`. It takes only the constants it reads, so that fewer graphs are compiled."""
+        """The compiled part of `mix`. Its arguments are only the constants that it reads, so that fewer graphs are
+        compiled.
+        """
         shift, scale, gate, *_ = self._rows(time_rows)
         tokens, x, make = self._modulated(tokens, None, shift, scale)
         with remade(x, make):
@@ -168,7 +170,7 @@ class _Layer(nn.Module):
         return tokens, x, lambda: modulated_with(kept, None, *how)[1]
 
     def _normed(self, tokens: Tensor, *, overwrites: bool) -> tuple[Tensor, Tensor, Callable[[], Tensor]]:
-        """Returns the same three for the norm before the cross-attention, which has no update.
+        """Returns the same three as `_modulated`, for the norm before the cross-attention, which adds no update.
 
         `overwrites`: the backward pass may write the gradient of `tokens` into their memory.
         """
@@ -209,7 +211,8 @@ class WanBlock(_Layer):
         recompute: Recompute | None = None,
     ) -> Tensor:
         """tokens (B, N, D) in the residual dtype -> same shape and dtype; the other tensors: fields of Constants."""
-        face = None if self.face is None else face  # without face tokens, a chunk may end inside a frame
+        # Chunks end at frames only for the attention to face tokens, which not every block has.
+        face = None if self.face is None else face
         stages = Stages(self, self.mix, self.share, self.rest, self.chunk_tokens, self.hold, self.rest_again, self.keep)
         run = partial(in_stages if recompute is None else recompute, stages)
         constants = Constants(time_rows, text, rope_cos, rope_sin, image, face).declared(self.numerics)
@@ -219,7 +222,7 @@ class WanBlock(_Layer):
 class VaceBlock(_Layer):
     """A block of VACE's control stream: it returns the stream and a hint, which is added to the main stream."""
 
-    output_is_read = True  # the LoRA on `after_proj` reads it
+    output_is_read = True  # The gradient of `after_proj`'s LoRA needs it.
 
     def __init__(self, shape: WanShape, numerics: Numerics, *, first: bool) -> None:
         super().__init__(shape, numerics)

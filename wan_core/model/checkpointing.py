@@ -131,9 +131,9 @@ class _Pass:
         values, reached, rest = tokens.detach(), False, stages.again or stages.rest
         sums: list[Tensor | None] = [None] * len(apart)
         parts = chunks(stages, tokens, constants)
-        # A chunk may keep the inputs of its linears: stage 1, on all tokens, holds more at once.
+        # One chunk may keep the inputs of its linears, because stage 1, which runs on all tokens, needs more memory.
         with stages.hold(), made_once() if few or len(parts) > 1 else nullcontext():
-            # From the last chunk to the first: the order in which autograd would sum their gradients.
+            # The last chunk comes first, in the order in which autograd would sum the gradients.
             for number, (part, own) in reversed(list(enumerate(parts))):
                 piece = values[:, part].detach().requires_grad_(tokens.requires_grad)
                 with scope("recompute stage 2"), self._again(2 + number):
@@ -141,7 +141,9 @@ class _Pass:
                 pairs = zip(outputs, gradients, strict=True)
                 with scope("backward of stage 2"):
                     _backward([(output, g[:, part]) for output, g in pairs if g is not None and output.requires_grad])
-                    if number:  # after the last one, stage 1's backward follows, then gathers for both
+                    # Not after the last chunk: the backward pass of stage 1 follows, and gathers the gradients of both
+                    # stages.
+                    if number:
                         gather()
                 del outputs, pairs
                 sums = _added(sums, apart)
@@ -151,7 +153,8 @@ class _Pass:
                 if len(parts) == 1:
                     values = piece.grad
                 elif storage_number(piece.grad) != storage_number(values):
-                    # These tokens are no longer needed: their gradient replaces them, unless it already lies there.
+                    # These tokens are no longer needed, so their gradient overwrites them, unless it is in that memory
+                    # already.
                     with torch.no_grad():
                         values[:, part] = piece.grad
         with scope("backward of stage 1"):

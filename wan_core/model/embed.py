@@ -1,4 +1,4 @@
-"""Embeddings of the variants' extra inputs: image tokens, camera rays, a reference frame, and strided convolutions.
+"""Embeddings of the inputs that only some variants have: image tokens, camera rays, a reference frame.
 
 B batch, F latent frames, H and W latent height and width, D model width.
 """

@@ -24,7 +24,7 @@ _WIDTHS = (32, 64, 128, 256, 512, 512, 512, 512)
 _FEATURES, _DIRECTIONS = 512, 20
 """width of a picture's features; number of motion directions"""
 _HEADS, _HEAD_WIDTH = 4, 1024
-"""of the face encoder: each head makes one face token, and one learned token is added"""
+"""heads of the face encoder and their width; each head makes one face token, and one learned token is added"""
 _TOGETHER = 8
 """pictures encoded in one batch"""
 _EPS = 1e-6

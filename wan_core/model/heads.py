@@ -75,7 +75,7 @@ class Sent(NamedTuple):
     """A tensor that is being exchanged."""
 
     empty: Tensor
-    """(B, N, h, d) or (B, n, H, d), without memory: links the two nodes in autograd's graph"""
+    """(B, N, h, d) or (B, n, H, d), without memory; it links the two nodes in autograd's graph"""
     transfer: _Transfer
 
 
@@ -105,7 +105,7 @@ class TokenSeat:
     def to_tokens(self, attended: Tensor, sent: Sent) -> Tensor:
         """All tokens of own heads (B, N, h, d) -> own tokens of all heads (B, n, H, d).
 
-        `sent`: any result of `send` in the same layer; it knows the token counts.
+        `sent`: any result of `send` in the same layer, which holds the token counts.
         """
         transfer = _Transfer(TO_TOKENS, sent.transfer.tokens)
         return cast(Tensor, _Arrive.apply(self, transfer, _Leave.apply(self, transfer, attended)))

@@ -45,7 +45,7 @@ _NOTHING = nullcontext()
 
 def naming(name: str) -> AbstractContextManager[None]:
     """Inside, `current_name` is `name`."""
-    # Not in a compiled block: a listener cannot see its operators, and the branch would add guards.
+    # Names are not set in a compiled block: a listener cannot see its operators, and the branch would add guards.
     if torch.compiler.is_compiling() or not _listening.on:
         return _NOTHING
     return _named(name)

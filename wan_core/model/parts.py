@@ -37,7 +37,7 @@ def video_places(part: Part, frames: int, skipped: int) -> Tensor:
 
     `frames`: number of latent frames, including a reference image; `skipped`: tokens of the reference image, or 0.
     """
-    own = len(part.numbers) // frames if skipped else 0  # a part has equally many tokens of each frame
+    own = len(part.numbers) // frames if skipped else 0  # a part has the same number of tokens of each frame
     return part.numbers[own:] - skipped
 
 
@@ -60,7 +60,8 @@ def parts_of(
     of_each = proportions if proportions and in_frame >= 2 * len(devices) else (1,) * len(devices)
     if not passages:
         sizes, found = shares(in_frame, of_each, least=1), []
-        for number, device in enumerate(devices):  # built on the device: a copy from pageable memory may block the host
+        # Indices are built on the device, because a copy from pageable memory may block the host.
+        for number, device in enumerate(devices):
             every = torch.arange(frames * in_frame, device=device).view(frames, in_frame)
             found.append(Part(every.split(sizes, dim=1)[number].flatten()))
         return found
@@ -92,7 +93,7 @@ def _routed(
     kept = kept.view(frames, -1) - starts
     passing = torch.ones(frames, in_frame, dtype=torch.int8, device=kept.device).scatter(1, kept, 0)
     passed = passing.argsort(dim=1, descending=True, stable=True)[:, : in_frame - kept.shape[1]]
-    # Remainders even out: the last copies get one more kept token, the first copies one more of the other tokens.
+    # Remainders balance: the last copies get one more kept token, the first copies one more of the other tokens.
     few = kept.split(shares(kept.shape[1], proportions, least=1), dim=1)[number]
     others = passed.split(shares(passed.shape[1], proportions[::-1], least=1)[::-1], dim=1)[number]
     numbers, order = torch.cat([few, others], dim=1).sort(dim=1)

@@ -158,7 +158,8 @@ class Passage(NamedTuple):
             if self.regroup is not None:
                 return self.regroup.to_owners(some, all_of_them)
             found = sent(all_of_them, some.device).clone()
-            found[:, sent(self.kept, some.device)] = some  # index_copy would keep `some` for the backward pass
+            # Not index_copy, which would keep `some` for the backward pass.
+            found[:, sent(self.kept, some.device)] = some
             return found
 
         tokens = whole(streams.tokens, before.tokens)
@@ -197,7 +198,7 @@ class Routing:
         return tokens if self._now is None else self._now[0].some(tokens)
 
     def moved(self, move: Callable[[Tensor], Tensor]) -> None:
-        """Applies `move` to the stored tensors of all tokens and constants, and to the kept indices."""
+        """Applies `move`, for example to another device, to the stored streams and constants, and to the kept indices."""
         self._begin = {first: one._replace(kept=move(one.kept)) for first, one in self._begin.items()}
         if self._now is not None:
             passage, before = self._now

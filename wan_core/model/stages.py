@@ -54,7 +54,7 @@ def in_stages(stages: Stages, *inputs: Any) -> Tensor | tuple[Tensor, ...]:
     It is a function because torch.compile 2.6 cannot call a tuple that holds a module.
     """
     *streams, constants = inputs
-    # Views: autograd then sums the constants' gradients within the block first, as checkpointing does.
+    # With views, autograd sums the gradients of the constants within the block first, as checkpointing does.
     constants = constants.moved(lambda value: value.view_as(value) if value.requires_grad else value)
     with stages.keep():
         with scope("stage 1"):

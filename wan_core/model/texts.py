@@ -53,7 +53,8 @@ class _Repeated(torch.autograd.Function):
         found = gradient[:, : ctx.given].clone(memory_format=torch.contiguous_format)
         exact = torch.promote_types(gradient.dtype, torch.float32)
         equal = gradient[:, ctx.given - 2 :]
-        # float32: summed in the order of autograd for `lengthened`, so that old runs resume bitwise. Else: one kernel.
+        # In float32, the order of the sum is that of autograd for `lengthened`, so that old runs resume bitwise. Other
+        # dtypes use one kernel.
         total = equal[:, 0] + equal[:, 1:].sum(1) if exact == gradient.dtype else equal.sum(1, dtype=exact)
         # The last row gets the rounding error of the row before it.
         found[:, -2] = total

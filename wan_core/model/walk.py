@@ -114,7 +114,8 @@ class Walk:
         """Runs the VACE block that belongs to block `index`; returns control and hint."""
         number, blocks = self.model.shape.vace_layers.index(index), self._vace_blocks
         assert self._start is not None
-        start = routing.seen(self._start) if number == 0 else self._start  # only the first layer reads it
+        # Only the first VACE layer reads the main stream.
+        start = routing.seen(self._start) if number == 0 else self._start
         return blocks[number](control, start, *constants, recompute=self.model.recompute_of("vace_blocks", number))
 
     @property

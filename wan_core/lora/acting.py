@@ -39,7 +39,7 @@ class Acting(nn.Module):
         super().__init__()
         self.strength = strength
         self.ran = False
-        """whether its module ran since a caller reset this to False"""
+        """whether the module ran after a caller set this to False"""
         self._seen: tuple[object, Tensor, Tensor | None] | None = None
         values = {part: value for part, value in parts.items() if part != "alpha"}
         self._change = change_of(values.keys() - {BIAS})
@@ -86,7 +86,7 @@ class Acting(nn.Module):
         if self._change is Turned:
             bias, _ = self.seen(base, x, mark, lengths=False)
             change = turned(y - bias.to(y.dtype), at["turns"].to(y.dtype))
-            return change * self.strength  # ComfyUI's loader applies the strength twice
+            return change * self.strength  # The strength is applied twice, as in ComfyUI's loader.
         change = self._change.of(at, self.scale)
         return change.added(x, y, lambda lengths: self.seen(base, x, mark, lengths=lengths))
 
@@ -94,7 +94,8 @@ class Acting(nn.Module):
         """Returns the bias (out,) of `base` and the `lengths` of its weight's rows, both as computed by its forward."""
         seen = self._seen
         if seen is None or seen[0] != mark or seen[1].device != x.device:
-            # Measured through forward calls on zeros and on the identity: the weight may be quantized in any format.
+            # Measured by forward passes of zeros and of the identity, because the weight may be quantized in any
+            # format.
             wide = x.shape[-1]
             bias = base.forward(x.new_zeros(1, wide))[0].float()
             squares = None
@@ -118,7 +119,7 @@ def _exact_in(base: nn.Module) -> float:
 
 
 def _of_norm(base: nn.Module, at: Mapping[str, Tensor], x: Tensor) -> Tensor:
-    # A norm is linear in its scale and shift, so the change has the same form.
+    # A norm is linear in its scale and shift, so their change is computed by the same formula.
     eps: Any = getattr(base, "eps", None)
     if isinstance(base, nn.LayerNorm):
         return functional.layer_norm(x, tuple(at["diff"].shape), at["diff"], at.get(BIAS), eps)

@@ -23,7 +23,8 @@ BIAS = "diff_b"
 Sizes = Mapping[str, tuple[int, ...]]
 """part -> shape"""
 Seen = Callable[[bool], tuple[Tensor, Tensor | None]]
-"""Returns the bias (out,) of the base linear and, for True, the lengths (out,) of its weight's rows."""
+"""function: True -> the bias (out,) of the base linear and the lengths (out,) of its weight's rows; False -> the bias,
+None"""
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Change:
     scaled: ClassVar[bool] = True
     """whether a file has an alpha for it"""
     ranked_by: ClassVar[tuple[str, ...]] = ()
-    """parts with `rank` rows; the first one in the file is read"""
+    """parts whose number of rows is the rank; the first one that the file has is read"""
     scale: float = field(default=1.0, kw_only=True)
 
     @classmethod
@@ -51,7 +52,7 @@ class Change:
 
     @staticmethod
     def shape(sizes: Sizes) -> tuple[int, ...] | None:
-        """Returns (out, in), or (out,) where the parts do not state more; None for inconsistent parts."""
+        """Returns (out, in), or (out,) if the parts do not determine `in`; None for inconsistent parts."""
         raise NotImplementedError
 
     @classmethod
@@ -94,7 +95,7 @@ class LowRank(Change):
         return (tall, wide) if inner == other else None
 
     def norm(self) -> Tensor:
-        # Gram matrices: |B A|^2 = sum((B^T B) * (A A^T)), and both are r x r.
+        # By Gram matrices, which are r x r: |B A|^2 = sum((B^T B) * (A A^T)).
         square = ((self.up.T @ self.up) * (self.down @ self.down.T)).sum()
         return abs(self.scale) * square.clamp(min=0).sqrt()
 
@@ -192,7 +193,7 @@ class Hadamard(Change):
         return self.scale * (self.up1 @ self.down1) * (self.up2 @ self.down2)
 
     def product(self, x: Tensor) -> Tensor:
-        """Uses the pair of rank r1 * r2 where that is cheaper than the complete matrix."""
+        """x (..., in) -> (..., out), by the pair of rank r1 * r2 if that is cheaper than the complete matrix."""
         if 2 * len(self.down1) * len(self.down2) >= min(self.up1.shape[0], self.down1.shape[1]):
             return functional.linear(x, self.unscaled() * self.scale)
         return LowRank(*self._as_one_rank(), scale=self.scale).product(x)
@@ -231,7 +232,7 @@ class Turned(Change):
         return (math.prod(sizes["oft_blocks"][:2]),)
 
     def blocks(self) -> Tensor:
-        """Returns a file's oft_blocks (k, n, n); minus their transposes they give Q."""
+        """Returns a file's oft_blocks (k, n, n); Q is these blocks minus their transposes."""
         rows, columns = torch.triu_indices(self.size, self.size, 1, device=self.upper.device)
         count = torch.arange(len(self.upper), device=self.upper.device)
         matrix = self.upper.new_zeros(len(self.upper), self.size, self.size)

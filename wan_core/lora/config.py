@@ -27,7 +27,7 @@ PAIRS = ("LoRA", "rsLoRA", "DoRA")
 """kinds that train a pair A, B per linear"""
 PEFT = "peft"
 STARTS_IN_THE_WEIGHT = ("PiSSA", "OLoRA")
-"""inits that take A and B from the weight; the change is the difference from them"""
+"""inits that compute A and B from the weight; the LoRA's change is the difference from these first values"""
 _ALSO = ("nothing", "biases", "norms", "norms and biases")
 _INITS = ("default", "gaussian", *STARTS_IN_THE_WEIGHT)
 
@@ -84,7 +84,7 @@ class LoraConfig(Config):
         0.0,
         "Share of the LoRA's inputs (0 to 1) set to 0 in training. 0 = none. Raise it when the LoRA overfits.",
         low=0,
-        high=math.nextafter(1, 0),  # at 1 nothing is left to train
+        high=math.nextafter(1, 0),  # With 1, nothing would be trained.
         offered=(0.0, 0.99),
         refusal="lora {name} {value} is out of range. Use 0 up to 0.9.",
         called="lora_dropout",
@@ -95,11 +95,11 @@ class LoraConfig(Config):
         "Set it to adapt other layers.",
         called="lora_targets",
     )
-    """original Wan names"""
+    """regular expressions for original Wan names"""
     start_from: str = internal("", "never")
     """a LoRA file (root:relative) to start from"""
     low_noise_start_from: str = internal("", "never")
-    """the same for the low_noise expert of a trained pair; empty: `start_from` serves both"""
+    """the LoRA file for the low_noise expert of a trained pair; empty: `start_from` is used for both"""
 
     kind: str = setting(
         "LoRA",
@@ -180,7 +180,7 @@ class LoraConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _ = self._ranks  # refuses a line without a rank
+        _ = self._ranks  # raises for a line without a rank
         self._check_kind()
 
     def _check_kind(self) -> None:
@@ -269,9 +269,9 @@ class LoraConfig(Config):
 
     @property
     def planned(self) -> LoraConfig:
-        """Returns the adapter that stands for this one before training: of a tuner a LoRA of the same rank.
+        """Returns the adapter that plans assume before training: for a tuner of PEFT, a LoRA of the same rank.
 
-        A server makes no tuner that a graph names.
+        The server must not construct a tuner that a graph names.
         """
         if self.kind != PEFT:
             return self
@@ -279,7 +279,7 @@ class LoraConfig(Config):
 
     @property
     def name(self) -> str:
-        """The kind, of a tuner PEFT's name."""
+        """The name of the kind; for a tuner, its name in PEFT."""
         return self.peft_tuner if self.kind == PEFT else self.kind
 
     def with_rank(self, rank: int) -> LoraConfig:

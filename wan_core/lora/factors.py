@@ -29,7 +29,7 @@ def best_pair(rank: int, up: Tensor, down: Tensor | None = None) -> Factors:
     if down is None:
         u, values, v = torch.linalg.svd(up, full_matrices=False)
     else:
-        # QR of both factors first: the SVD then runs on (n, n) and the product (out, in) is never built.
+        # QR of both factors comes first, so that the SVD runs on (n, n), and the product (out, in) is never built.
         left, left_core = torch.linalg.qr(up)
         right, right_core = torch.linalg.qr(down.T)
         u, values, v = torch.linalg.svd(left_core @ right_core.T, full_matrices=False)
@@ -39,7 +39,7 @@ def best_pair(rank: int, up: Tensor, down: Tensor | None = None) -> Factors:
 
 
 EXACT_UP_TO = 1024
-"""width up to which decompositions are exact: their cost grows with its cube"""
+"""width up to which decompositions are exact, because their cost grows with the cube of the width"""
 _MORE = 16
 
 
@@ -53,7 +53,7 @@ def range_of(weight: Tensor, rank: int, directions: torch.Generator) -> Tensor:
 
 
 def best_of_change(rank: int, change: Tensor, directions: torch.Generator) -> Factors:
-    """Returns the best pair for a change (out, in) of any size; above a width of 1,024 one near it."""
+    """Returns the best pair for a change (out, in); above a width of EXACT_UP_TO, an approximation of it."""
     if change.shape[0] > change.shape[1]:
         pair = best_of_change(rank, change.T, directions)
         return pair._replace(down=pair.up.T, up=pair.down.T)
@@ -86,7 +86,7 @@ def best_of_kronecker(first: Tensor, second: Tensor, scale: float, rank: int) ->
 
 def _worth_keeping(values: Tensor, rank: int) -> int:
     """Returns how many of the descending singular values (n,) to keep."""
-    # A direction that is zero in both factors has zero gradients and never trains.
+    # A direction that is zero in both factors has zero gradients, and would never train.
     return min(rank, int((values > values[0] * _NOTHING).sum()))
 
 

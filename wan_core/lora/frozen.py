@@ -34,9 +34,9 @@ class _Changed:
 
     module: str
     pair: LoraSource | None
-    """the file, if it has a LoRA, LoKr or LoHa for the module"""
+    """the file, if it contains a LoRA, LoKr or LoHa for the module"""
     whole: str
-    """the part with a full change of the weight; "" without one"""
+    """name of the part with a full change of the weight; "" if there is none"""
     bias: str
 
 
@@ -151,7 +151,7 @@ def _pairs_of(source: LoraSource) -> LoraSource:
 
 
 def what_cannot_act(source: LoraSource) -> str:
-    """Returns the kind of a file that needs the base weight, in words; "" for a supported kind."""
+    """Returns the kind of a file in words, if that kind needs the base weight; "" for a supported kind."""
     return next(filter(None, map(_pairs_of(source).unlike_a_pair, source.modules)), "")
 
 
@@ -227,7 +227,7 @@ def _branch(source: LoraSource, change: _Changed, strength: float) -> nn.Module:
 
 
 def _at_strength(change: Change, strength: float) -> Change:
-    """Returns the change with strength and scale multiplied in; a LoHa becomes a pair, its product built once."""
+    """Returns the change multiplied by strength and scale; a LoHa becomes a pair, whose product is built once."""
     if isinstance(change, Kronecker):
         return Kronecker(strength * change.scale * change.first, change.second)
     if isinstance(change, Hadamard):
@@ -238,7 +238,7 @@ def _at_strength(change: Change, strength: float) -> Change:
 
 
 def _over(linear: nn.Linear, branch: nn.Module) -> Undo:
-    """Wraps the linear's forward, including earlier branches, with `branch`."""
+    """Adds `branch` to the linear's forward, after any earlier branches; returns the function that undoes it."""
     own = linear.__dict__
     before = {name: own[name] for name in ("forward", "unread") if name in own}
     forward, unread = linear.forward, getattr(linear, "unread", None) or partial(unread_product, linear)
@@ -287,6 +287,7 @@ def _edit(part: nn.Module, name: str, change: Tensor) -> Undo:
 
     def undo() -> None:
         with torch.no_grad():
-            part.get_parameter(name).copy_(before)  # looked up again: the parameter may have been moved or replaced
+            # The parameter is looked up again, because it may have been moved or replaced.
+            part.get_parameter(name).copy_(before)
 
     return undo

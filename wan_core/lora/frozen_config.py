@@ -42,7 +42,7 @@ class FrozenLora(Config):
         return replace(own, only_what_fits=self.only_what_fits, preview_strength=self.preview_strength)
 
     def on_model(self, expert: str, *, pair: bool) -> FrozenLora:
-        """Returns the settings for the model of a run; for one expert of a `pair` its file, or the only one."""
+        """Returns the settings for the model of a run; for one expert of a `pair` with its file, or the only file."""
         return self.of_expert(expert) if pair or (expert == LOW and self.low_noise_file) else self
 
     @property

@@ -58,7 +58,7 @@ def inject_lora(
         return list(linears)
     for name, (rank, alpha) in config.ranks_of(list(linears)).items():
         adapter = _adapter(name, linears[name], config, rank, alpha, dtype)
-        # Generators are named by (seed, module): device, split and order do not change the start.
+        # Random generators are seeded by (seed, module), so device, split and order do not change the start.
         with weights(name) if config.init in STARTS_IN_THE_WEIGHT else nullcontext():
             adapter.start(seed)
         _put(model, name, adapter.layer)
@@ -103,7 +103,7 @@ def check_targets(model: nn.Module, config: LoraConfig) -> dict[str, nn.Linear]:
 
 def adapters_of(model: nn.Module) -> Iterator[ModuleAdapter]:
     if isinstance(adapter := vars(model).get("adapter"), ModuleAdapter):
-        yield adapter  # does not descend into the layer: this runs every step
+        yield adapter  # does not descend into the layer, because this function runs in every step
         return
     for child in model.children():
         yield from adapters_of(child)
@@ -151,7 +151,7 @@ def _sizes_of(
     kind: str, init: str, lokr_factor: int, wide: int, tall: int, rank: int, alpha: float
 ) -> tuple[int, dict[str, tuple[int, ...]]]:
     """Returns trained values and part shapes of a linear without its bias."""
-    # No alpha: it changes no size.
+    # without alpha, which changes no size
     config = LoraConfig(kind=kind, init=init, rank=rank, lokr_factor=lokr_factor)
     adapter = _adapter("linear", nn.Linear(wide, tall, bias=False, device="meta"), config, rank, alpha)
     adapter.start(0)
@@ -194,7 +194,7 @@ def set_strength(model: nn.Module, strength: float) -> None:
 
 @contextmanager
 def without_adapters(model: nn.Module) -> Iterator[None]:
-    """Within: the bit-exact base model, with frozen LoRAs, and so its copies; nothing is moved or copied."""
+    """Inside, the model and its copies compute the bit-exact base model with frozen LoRAs; nothing is moved or copied."""
     adapters = [adapter for one in models_of(model) for adapter in adapters_of(one)]
     for adapter in adapters:
         adapter.bypassed = True

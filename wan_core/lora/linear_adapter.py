@@ -40,7 +40,7 @@ class AdaptedLinear(nn.Module):
         for name, part in parts.items():
             self.add_module(name, part)
 
-    # Methods of the layer, not of the adapter: torch 2.6 only compiles modules.
+    # These are methods of the layer and not of the adapter, because torch 2.6 compiles modules only.
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """x (..., in) -> (..., out)."""
         return self.adapter.forward(x, *args, **kwargs)
@@ -52,7 +52,7 @@ class AdaptedLinear(nn.Module):
     def together(self, layers: Sequence[nn.Module], x: Tensor, names: Sequence[str]) -> tuple[Tensor, ...] | None:
         """Returns the outputs of these layers, this one among them, for one x (..., in), where all are one node;
         `names`: of the activations."""
-        if torch.compiler.is_compiling():  # compiled LoRAs stay separate nodes
+        if torch.compiler.is_compiling():  # In compiled code, LoRAs stay separate nodes.
             return None
         adapters = [layer.adapter for layer in layers if isinstance(layer, AdaptedLinear)]
         if len(adapters) < len(layers) or any(adapter.bypassed for adapter in adapters):
@@ -72,7 +72,7 @@ class LinearAdapter(ModuleAdapter):
     """Adapts one linear, and its bias where requested."""
 
     reads_output: ClassVar[bool] = False
-    """whether gradients need the linear's output"""
+    """whether the gradients of the adapter need the linear's output"""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class LinearAdapter(ModuleAdapter):
 
     @abstractmethod
     def learnt(self) -> Change:
-        """Returns the current change of the weight, differentiable."""
+        """Returns the current change of the weight, with gradients."""
 
     def exported(self) -> dict[str, Tensor]:
         """Returns a LoRA file's tensors by ComfyUI's part names, without the bias."""
@@ -135,7 +135,8 @@ class LinearAdapter(ModuleAdapter):
     @property
     def base(self) -> nn.Linear:
         """The adapted linear; read from the layer each time, since loading may replace it."""
-        # Not as an attribute, which a module searches for in three places: a step asks some hundred times a block.
+        # Read from `_modules`: a module searches an attribute in three places, and a step reads this a hundred times a
+        # block.
         return cast("nn.Linear", self.layer._modules["base_layer"])
 
     @property
@@ -154,11 +155,11 @@ class LinearAdapter(ModuleAdapter):
         return self._changed(x, self.layer.base_layer(x, *args, **kwargs))
 
     def in_one_pass(self, x: Tensor) -> OneLora | None:
-        """Returns the linear with its change, the bias apart, where both are one node for such an x; else None."""
+        """Returns linear and LoRA, without the bias, if one autograd node computes both for such an x; else None."""
         return None
 
     def to_narrow(self, dtype: torch.dtype) -> list[nn.Parameter]:
-        """Returns the parameters that `in_one_pass` reads in `dtype`, the input's; none where it does not."""
+        """Returns the parameters that `in_one_pass` reads in `dtype`, the dtype of the input; none if it is not used."""
         return []
 
     def unread(self, x: Tensor) -> Tensor:
@@ -193,8 +194,8 @@ class LinearAdapter(ModuleAdapter):
         rank_p, module_p = self.config.rank_dropout, self.config.module_dropout
         if not self.layer.training or not (rank_p or module_p):
             return None
-        # Drawn by the micro-step's seed and the module's name: every token chunk and the recomputation see the same
-        # mask.
+        # Drawn from the micro-step's seed and the module's name, so that every chunk of tokens and the recomputation
+        # have the same mask.
         return _kept(self.name, count, rank_p, module_p, self.parameter(self.parts[0]).device)
 
     def without_bias(self, base: Tensor) -> Tensor:
@@ -214,7 +215,7 @@ class LinearAdapter(ModuleAdapter):
     def begin(self, part: str, seed: int, bound: float | None) -> None:
         """Initialises a part uniformly in [-bound, bound), with zeros for None."""
         shape = self.parameter(part).shape
-        if self.base.weight.device.type == "meta" or bound is None:  # a meta model is only measured
+        if self.base.weight.device.type == "meta" or bound is None:  # a meta model has no values
             self.set_values(part, torch.zeros(shape, device=self.base.weight.device))
         else:
             self.set_values(part, uniform(shape, bound, seed, "lora", self.name, part))
@@ -240,5 +241,5 @@ def _present(name: str, module_p: float, device: torch.device) -> Tensor:
     return torch.rand(1, generator=seeded_generator(seed_of(device), "module dropout", name)) >= module_p
 
 
-for _draw in ("_kept", "_present"):  # a compiled graph would freeze the first draw
+for _draw in ("_kept", "_present"):  # A compiled graph would repeat the first draw.
     untraced(sys.modules[__name__], _draw)

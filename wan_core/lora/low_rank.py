@@ -42,7 +42,7 @@ class LoraAdapter(LinearAdapter):
         gaussian: A is normal with deviation 1 / rank, as in PEFT.
         """
         down, up, init = self.parameter(_DOWN).detach(), None, self.config.init
-        if self.base.weight.device.type == "meta":  # a meta model is only measured
+        if self.base.weight.device.type == "meta":  # a meta model has no values
             down = torch.empty_like(down, device="meta")
         elif init == "PiSSA":
             directions = seeded_generator(seed, "PiSSA", self.name)
@@ -64,7 +64,7 @@ class LoraAdapter(LinearAdapter):
     def pair(self) -> tuple[Tensor, Tensor]:
         """Returns A (r, in) and B (out, r): B @ A is the change of the weight.
 
-        After an init of STARTS_IN_THE_WEIGHT they have 2 r in place of r.
+        With an init of STARTS_IN_THE_WEIGHT they have 2 r rows and columns in place of r.
         """
         down, up = self.parameter(_DOWN), self.parameter(_UP)
         if not self.constants:
@@ -98,7 +98,7 @@ class LoraAdapter(LinearAdapter):
         if (kept := self.kept(self.rank)) is not None:
             hidden = hidden * kept.to(inside).repeat(len(down) // self.rank)
         if inside == result.dtype:
-            # One pass over the wide result instead of three: addmm adds the product while computing it.
+            # addmm adds the product while it computes it: one pass over the wide result instead of three.
             rows = torch.addmm(result.flatten(0, -2), hidden.flatten(0, -2), up.to(inside).t(), alpha=scale)
             return rows.view(result.shape)
         return result + (functional.linear(hidden, up.to(inside)) * scale).to(result.dtype)
@@ -141,7 +141,7 @@ class DoraAdapter(LoraAdapter):
         return pair | {_holder(_LENGTHS): named(Weight((linear.out_features,)))}
 
     def start(self, seed: int) -> None:
-        """Initialises the lengths with the row lengths of W: no change at first."""
+        """Initialises the pair, and the lengths with the row lengths of W, so that the first change is zero."""
         super().start(seed)
         self._base_squares = row_squares(self.base)
         self.set_values(_LENGTHS, self._base_squares.sqrt())
@@ -164,7 +164,7 @@ class DoraAdapter(LoraAdapter):
         gain = self.parameter(_LENGTHS) / self.row_norms()
         longer = (gain - 1) * self.strength
         if self.config.module_dropout and (kept := self.kept(self.rank)) is not None:
-            longer = longer * (kept.amax() > 0)  # the complete adapter is dropped
+            longer = longer * (kept.amax() > 0)  # 0 if the complete adapter is dropped
         result = torch.addcmul(base, self.without_bias(base), longer.to(base.dtype))
         longer_up = self.parameter(_UP) * (gain * self.strength)[:, None]
         return self._added(x, result, self.parameter(_DOWN), longer_up, self.scale)
@@ -176,7 +176,7 @@ class DoraAdapter(LoraAdapter):
         return super().exported() | {"dora_scale": lengths[:, None]}
 
     def shrink(self, ratio: Tensor) -> None:
-        """Shrinks the pair; the lengths stay."""
+        """Scales the pair by `ratio` (); the row lengths do not change."""
         for part in (_DOWN, _UP):
             self.parameter(part).mul_(ratio.sqrt())
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from .config import LoraConfig
 
 _NAME = "default"
-"""PEFT's name for a layer's one adapter: parameter names match PEFT's"""
+"""PEFT's name for the only adapter of a layer, so that parameter names are the same as PEFT's"""
 
 
 class ModuleAdapter(ABC):
@@ -26,9 +26,9 @@ class ModuleAdapter(ABC):
         self.constants: dict[str, Tensor] = {}
         """untrained values that a resume needs, by part"""
         self.strength = 1.0
-        """for sampling: 1 is the trained adapter, 0 the base"""
+        """factor of the change while sampling: 1 for the trained adapter, 0 for the base model"""
         self.bypassed = False
-        """whether the layer computes the bit-exact base (`without_adapters`)"""
+        """whether the layer computes the base model bit-exactly (`without_adapters`)"""
         self.dtype: torch.dtype | None = None
         """compute dtype of products; None follows the input"""
         self.layer.adapter = self
@@ -81,7 +81,7 @@ class ModuleAdapter(ABC):
 
 
 def named(part: nn.Module | tuple[int, ...]) -> nn.Module:
-    """Returns a part in PEFT's container for a layer; a shape becomes a meta parameter."""
+    """Returns a part in the container that PEFT uses in a layer; a shape becomes a meta parameter of that shape."""
     if isinstance(part, nn.Module):
         return nn.ModuleDict({_NAME: part})
     return nn.ParameterDict({_NAME: _without_memory(part)})

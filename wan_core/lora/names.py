@@ -47,7 +47,7 @@ _FLAT = re.compile(r"^(?P<wrapping>lora_unet_{1,2}|lora_transformer_|lycoris_)(?
 _FLAT_BLOCK = re.compile(rf"^({'|'.join(BLOCK_LISTS)})_(\d+)_(\w+)\Z", re.ASCII)
 
 
-# Underscores replace the dots of module names that have underscores too (k_img, ffn.0): names are looked up.
+# Underscores replace dots in names that have underscores too (k_img, ffn.0), so names are looked up in this list.
 _IN_BLOCK = (
     *(f"{attention}.{part}" for attention in ("self_attn", "cross_attn") for part in "qkvo"),
     *(f"{attention}.{part}" for attention in ("attn1", "attn2") for part in ("to_q", "to_k", "to_v", "to_out.0")),
@@ -99,7 +99,7 @@ def _unflatten(flat: str) -> str | None:
 
 
 def written_by(wrapping: str, spelling: str, metadata_program: str = "") -> str:
-    """Returns the programs that write such keys; a program in the metadata has precedence."""
+    """Returns the programs that write such keys; a program named in the metadata has precedence."""
     if metadata_program:
         return metadata_program
     if wrapping == "diffusion_model." and "lora_down" in spelling:

@@ -28,9 +28,9 @@ _SEPARATE = frozenset({"cpu"})
 
 def fits(base: nn.Module, device: torch.device, dtype: torch.dtype) -> bool:
     """Returns whether `base` is a frozen linear, plain or quantized, that computes in `dtype`, on a GPU."""
-    if device.type in _SEPARATE or torch.compiler.is_compiling():  # a compiler fuses separate nodes itself
+    if device.type in _SEPARATE or torch.compiler.is_compiling():  # torch.compile fuses separate nodes itself
         return False
-    if "forward" in vars(base):  # a frozen LoRA acts there, and has a gradient of its own
+    if "forward" in vars(base):  # A frozen LoRA replaces the forward of this linear, and has its own gradient of x.
         return False
     if type(base) is not nn.Linear:
         return type(base) is QuantizedLinear
@@ -89,7 +89,7 @@ class _WithLoras(torch.autograd.Function):
 def _product(x: Tensor, linear: OneLora, hidden: Tensor, up: Tensor) -> Tensor:
     base = linear.base
     hooked = bool(base._forward_hooks or base._forward_pre_hooks)  # pyright: ignore[reportPrivateUsage]
-    # Calls the function directly: a module's call and attribute look-ups cost more than the dispatcher.
+    # The function is called directly, because a module's call and attribute look-ups cost more than the dispatcher.
     if type(base) is nn.Linear and not hooked:
         own = base._parameters  # pyright: ignore[reportPrivateUsage]
         result = functional.linear(x, cast(Tensor, own["weight"]), own["bias"])

@@ -76,7 +76,8 @@ class LokrAdapter(LinearAdapter):
             self.begin(_WIDE, seed, None)
 
     def change(self, x: Tensor, base: Tensor) -> Tensor:
-        # As a matrix (..., m, n) the input takes w2 on its rows and w1 on its columns: kron(w1, w2) is never built.
+        # The input as a matrix (..., m, n) is multiplied by w2 on its rows and w1 on its columns; kron(w1, w2) is never
+        # built.
         inside = self.compute_dtype(x)
         first = self.parameter(_FIRST).to(inside)
         second = self.parameter(self.parts[-1]).to(inside)
@@ -134,14 +135,14 @@ class LohaAdapter(LinearAdapter):
 
 
 class OftAdapter(LinearAdapter):
-    """R @ W with orthogonal R (`Turned`): outputs rotated in blocks of `rank`, the bias not."""
+    """R @ W with orthogonal R (`Turned`): outputs are rotated in blocks of `rank`; the bias is not rotated."""
 
     parts = (_SKEW,)
     reads_output = True
 
     @staticmethod
     def layer_parts(linear: nn.Linear, config: LoraConfig, rank: int) -> dict[str, nn.Module]:
-        """PEFT rotates inputs, ComfyUI outputs: sized as PEFT's part for the transposed linear."""
+        """PEFT rotates inputs, ComfyUI outputs, so the part has the size of PEFT's part for the transposed linear."""
         return {_SKEW.partition(".")[0]: named(Weight((linear.out_features // rank, rank * (rank - 1) // 2)))}
 
     @staticmethod
@@ -169,7 +170,7 @@ class OftAdapter(LinearAdapter):
         return torch.add(base, added.to(base.dtype), alpha=self.strength**2)
 
     def exported(self) -> dict[str, Tensor]:
-        """Returns oft_blocks (k, n, n). No alpha: readers would bound Q by it."""
+        """Returns oft_blocks (k, n, n), without an alpha, by which readers would bound Q."""
         with torch.no_grad():
             return {"oft_blocks": self.learnt().blocks()}
 
@@ -177,8 +178,8 @@ class OftAdapter(LinearAdapter):
 def _two_factors(size: int, wanted: int) -> tuple[int, int]:
     """Returns two factors of `size`, as LyCORIS and PEFT choose them.
 
-    `wanted` and its cofactor where it divides `size`, else the most even pair whose smaller factor is at most `wanted`;
-    0: no limit.
+    If `wanted` divides `size`, it is one factor; else the factors are as equal as possible, the smaller at most
+    `wanted`; 0: no limit.
     """
     if wanted and size % wanted == 0:
         return wanted, size // wanted

@@ -55,14 +55,14 @@ class LoraSource:
     modules: Mapping[str, Mapping[str, str]]
     """original module name -> part -> key in the file"""
     left_out: tuple[str, ...] = ()
-    """skipped keys that belong to no Wan LoRA"""
+    """skipped keys, which belong to no Wan LoRA"""
 
     @property
     def name(self) -> str:
         return self.header.path.name
 
     def kind(self, module: str) -> str:
-        """Returns LoRA, LoKr or LoHa; CheckpointError names a kind that cannot start a run."""
+        """Returns LoRA, LoKr or LoHa; raises CheckpointError for a kind that cannot start a run."""
         return self._change_of(module).kind
 
     def _change_of(self, module: str) -> type[Change]:
@@ -142,7 +142,7 @@ class LoraSource:
 
     def _read(self, keys: Mapping[str, str]) -> dict[str, Tensor]:
         """Returns tensors by part, float32."""
-        # Opened per read: an open file could not be replaced on Windows.
+        # The file is opened for each read, because an open file cannot be replaced on Windows.
         with TensorFile(self.header.path, self.header) as file:
             values = {part: file.read_as(key, torch.float32) for part, key in keys.items()}
         for part, value in values.items():

@@ -1,7 +1,7 @@
 """Starts a run from a LoRA file: adapters begin with the file's change.
 
-A pair of smaller rank fits exactly: it fills the first rows, the others start as usual, with B at zero. LoKr and LoHa
-start as their best pair of the run's rank; the log states the loss.
+A pair of smaller rank is copied exactly into the first rows; further rows start as usual, with B at zero. LoKr and LoHa
+start as their best pair of the run's rank; the log states what is lost.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _check_size(module: str, linear: nn.Linear | None, source: LoraSource) -> No
 
 
 def _linears(model: nn.Module) -> dict[str, nn.Linear]:
-    """Returns every linear by its own name, adapted or not."""
+    """Returns every linear of a model by its name without adapters."""
     return {
         name.removesuffix(".base_layer"): module
         for name, module in model.named_modules()

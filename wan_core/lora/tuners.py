@@ -1,8 +1,8 @@
-"""Tuners of the package peft for linears, taken by name: VERA, BOFT, HRA, RANDLORA, MISS and what comes next.
+"""Tuners of the package peft for linears, by their names in PEFT: VERA, BOFT, HRA, RANDLORA, MISS and later ones.
 
-PEFT computes a tuner's forward and owns its first values. It is imported for adapter "peft" alone, in the process that
-trains. A tuner sees its linear with a float32 weight, whatever the base is stored in, and trains float32 values.
-A file for ComfyUI has the change of each weight, measured through the forward; so the change must be a matrix.
+PEFT initialises a tuner and computes its forward pass. PEFT is imported only for adapter "peft", in the process that
+trains. A tuner reads its linear with a float32 weight, in any storage dtype of the base, and trains float32 values.
+A file for ComfyUI contains the change of each weight, measured by forward passes, so the change must be a matrix.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _OURS = frozenset(
     | {"layer_replication", "target_parameters", "bias", "fan_in_fan_out", "inference_mode", "peft_type", "task_type"}
     | {"peft_version", "base_model_name_or_path", "auto_mapping", "trainable_token_indices"}
 )
-"""options that say what is adapted, which lora_targets does, or that change the base"""
+"""options of PEFT that choose layers, as lora_targets does, or that change the base model"""
 
 
 class TunedLinear(nn.Module):
@@ -65,12 +65,12 @@ class TunedLinear(nn.Module):
 
 @dataclasses.dataclass
 class _Place:
-    """The linear of a tuner, outside the modules that PEFT walks."""
+    """The linear of a tuner, held outside of the modules that PEFT searches."""
 
     layer: TunedLinear
     device: torch.device
     alone: Tensor | None = None
-    """the weight (out, in) float32 while the linear is that alone"""
+    """the weight (out, in) float32 inside `exact`, when the linear has no bias and no frozen LoRA"""
 
 
 class _Seen(nn.Linear):
@@ -102,7 +102,7 @@ class _Seen(nn.Linear):
 
     @contextmanager
     def exact(self) -> Iterator[Tensor]:
-        """Inside, the linear is its float32 weight (out, in) alone, without bias and frozen LoRAs."""
+        """Inside, the linear computes with its float32 weight (out, in) only, without bias and frozen LoRAs."""
         self.place.alone = weight = self.weight
         try:
             yield weight
@@ -117,10 +117,11 @@ class TunerAdapter(ModuleAdapter):
         super().__init__(name, layer, config)
         self.tuner = tuner
         self.left_out = (0.0, 0.0)
-        """squared norms of what the last file left out of the change, and of the change"""
+        """squared norms: of the part of the change that the last file lacks, and of the complete change"""
         self._values = {part: value for part, value in tuner.named_parameters() if value.requires_grad}
         self.parts = tuple(self._values)
-        for part, value in self._values.items():  # seen by what walks the parameters of a block
+        # Registered, so that a search for the parameters of a block finds them.
+        for part, value in self._values.items():
             layer.register_parameter(part.replace(".", "_"), value)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -145,7 +146,7 @@ class TunerAdapter(ModuleAdapter):
 
     @torch.no_grad()
     def change(self) -> Tensor:
-        """Returns the change of the weight (out, in), float32, as the forward makes it."""
+        """Returns the change of the weight (out, in), float32, measured by the forward pass."""
         training, found = self.tuner.training, list[Tensor]()
         self.tuner.eval()
         with self._seen.exact() as weight:
@@ -173,7 +174,7 @@ class TunerAdapter(ModuleAdapter):
 
 
 def say_left_out(adapters: Iterable[ModuleAdapter]) -> None:
-    """Logs the share of the tuners' change that a file of pairs, just made, leaves out."""
+    """Logs the share of the tuners' change that the file of pairs just written lacks."""
     pairs = [one.left_out for one in adapters if isinstance(one, TunerAdapter)]
     lost, total = sum(lost for lost, _ in pairs), sum(total for _, total in pairs)
     if lost > _EXACT**2 * total:
@@ -191,7 +192,8 @@ def tuned(linears: Mapping[str, nn.Linear], config: LoraConfig, seed: int) -> di
     kind, settings = _tuner_of(config, [to_diffusers(name) for name in linears])
     layers = {name: TunedLinear(linear) for name, linear in linears.items()}
     holder = nn.Module()
-    holder.register_parameter("anchor", nn.Parameter(torch.zeros(1), requires_grad=False))  # PEFT looks at the first
+    # PEFT reads dtype and device of the first parameter.
+    holder.register_parameter("anchor", nn.Parameter(torch.zeros(1), requires_grad=False))
     for name, layer in layers.items():
         *path, leaf = to_diffusers(name).split(".")
         parent = holder
@@ -201,16 +203,17 @@ def tuned(linears: Mapping[str, nn.Linear], config: LoraConfig, seed: int) -> di
             parent = parent.get_submodule(part)
         parent.add_module(leaf, _Seen(layer))
     with torch.random.fork_rng(), torch.inference_mode(False), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # BOFT's of a machine without nvcc, for one
+        warnings.simplefilter("ignore")  # for example BOFT's warning on a machine without nvcc
         torch.manual_seed(seed)
         try:
             kind(holder, settings, _NAME)
-        except Exception as error:  # each tuner has checks of its own
+        except Exception as error:  # Each tuner raises its own types of errors.
             raise _refused(config, f"PEFT says: {first_line(error).rstrip('.')}") from error
     made = [TunerAdapter(n, layer, config, holder.get_submodule(to_diffusers(n))) for n, layer in layers.items()]
     if empty := [one.name for one in made if not one.parts or not hasattr(one.tuner, "get_base_layer")]:
         raise _refused(config, f"it trains nothing in a linear such as {empty[0]}")
-    made[0].constants = {f"untrained_{_untrained(made)}": torch.zeros(1)}  # a name, so that a resume compares it
+    # A constant named by the digest, so that a resume compares it.
+    made[0].constants = {f"untrained_{_untrained(made)}": torch.zeros(1)}
     return layers
 
 
@@ -229,7 +232,7 @@ def check_tuner(linears: Mapping[str, nn.Linear], config: LoraConfig) -> None:
 
 
 def _unlike_a_matrix(layer: TunedLinear, base: nn.Linear) -> str:
-    """Returns why the change of a layer, with values as if trained, is not that of a weight; "" where it is."""
+    """Returns why a layer with random values does not act like a changed weight; "" if it does."""
     generator = torch.Generator().manual_seed(0)
     layer.adapter.tuner.eval()
     for value in layer.adapter.parameters().values():
@@ -244,7 +247,8 @@ def _unlike_a_matrix(layer: TunedLinear, base: nn.Linear) -> str:
         if not (of_both - 2 * of_x - of_other).norm() < _ALIKE * of_x.norm():
             return "its change of a layer is no matrix, so ComfyUI has no file for it"
         (gradient,) = torch.autograd.grad((of_x * weight).sum(), x)
-    # The gradient of x @ M.T is weight @ M, so its product with any row is that of the weight with the row's change.
+    # If the layer is x @ M.T, the gradient is weight @ M, whose product with `other` equals that of weight and other @
+    # M.T.
     off = ((gradient * other).sum(1) - (weight * of_other).sum(1)).abs()
     if not bool((off < _ALIKE * weight.norm(dim=1) * of_other.norm(dim=1)).all()):
         return "the gradient that PEFT computes for its inputs is not that of its forward"
@@ -263,7 +267,8 @@ def _tuner_of(config: LoraConfig, names: list[str]) -> tuple[Any, Any]:
     known = {
         kind.value: kind
         for kind, tuner in mapping.PEFT_TYPE_TO_TUNER_MAPPING.items()
-        if issubclass(tuner, utils.BaseTuner) and not hasattr(tuner, "update_and_allocate")  # which a loop must call
+        # Which the training loop would have to call.
+        if issubclass(tuner, utils.BaseTuner) and not hasattr(tuner, "update_and_allocate")
     }
     if config.peft_tuner.upper() not in known:
         raise ConfigError(f'peft_tuner "{config.peft_tuner}" is no tuner of PEFT {peft.__version__} for linear layers.'
@@ -292,7 +297,7 @@ def _refused(config: LoraConfig, why: str) -> ConfigError:
 
 
 def _is_plain(value: object) -> bool:
-    """Returns whether a value is a number, a truth value, None, or a list of them: it names nothing."""
+    """Returns whether a value is a number, a bool, None, or a list of these, and so no name of a layer."""
     if isinstance(value, list | tuple):
         return all(map(_is_plain, cast("list[object]", value)))
     return value is None or isinstance(value, bool | int | float)

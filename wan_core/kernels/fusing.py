@@ -106,7 +106,7 @@ def compiled(body: Callable[..., Any]) -> Callable[..., Any]:
     Casts of `body` to 16 bits round as in its plain form.
     """
     wanted = {"realize_opcount_threshold": 1000, "emulate_precision_casts": True}
-    import torch._inductor as inductor  # takes half a second
+    import torch._inductor as inductor  # imported here, because it takes half a second
 
     known = inductor.list_options()
     options = {name: value for name, value in wanted.items() if name in known}
@@ -183,12 +183,13 @@ def _remark(name: str, fault: str) -> str:
 
 
 def _fault(trial: Trial) -> str:
-    """Returns why the compiled form fails its trial; "" if it does not."""
+    """Returns why the compiled form fails its trial; "" if it passes."""
     inputs = trial.inputs()
     wanted = [one.clone() if isinstance(one, Tensor) else one for one in inputs]
     try:
         trial.function(*(one.clone() if isinstance(one, Tensor) else one for one in inputs))
-        found = trial.function(*inputs)  # the second call uses the direct call of later ones
+        # The second call runs like all later calls, without torch's guards (`direct.py`).
+        found = trial.function(*inputs)
         if found is None:
             found = inputs[0]
         for one in _several(found):

@@ -148,7 +148,7 @@ class _Recipe:
     """Recomputes one activation. Its uses in the backward pass (q, k and v) share one result."""
 
     def __init__(self, made: Tensor, make: Callable[[], Tensor]) -> None:
-        # The tensor itself must be freed. Its storage number is unique while the caller's block runs.
+        # The tensor itself is not kept, because it must be freed. Its storage number is unique inside the context.
         self._storage, self._numel = storage_number(made), made.numel()
         self._device, self._make = made.device.type, make
         self._uses = self._left = 0
@@ -169,7 +169,7 @@ class _Recipe:
                 self._result = without_autocast(self._device, self._make)
         result = self._result.view(shape)
         self._left -= 1
-        if self._left == 0:  # ready for another backward pass through a retained graph
+        if self._left == 0:  # reset, for another backward pass through a retained graph
             self._result, self._left = None, self._uses
         return result
 

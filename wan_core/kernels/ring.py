@@ -1,8 +1,8 @@
-"""Ring attention: keys and values go from rank to rank, and meet the queries of each rank.
+"""Ring attention: keys and values go from rank to rank, and each rank attends to them with its own queries.
 
 Each rank attends to one part of the keys at a time; results are merged by their log-sum-exp, in at least float32. In
 the backward pass, keys and values go round again, with their gradients in at least float32. Every rank has all heads,
-so the number of heads can be any. Shapes: B batch, n own tokens, H heads, d head_dim.
+so any number of heads works. Shapes: B batch, n own tokens, H heads, d head_dim.
 """
 
 from __future__ import annotations
@@ -126,7 +126,8 @@ class _Ring(torch.autograd.Function):
             found = _gradients(above, mine, *(one.transpose(1, 2) for one in here), out, total)
             first, *of_keys = (one.transpose(1, 2) for one in found)
             of_queries += first
-            # The gradients of the keys here, summed by the previous ranks; this rank adds its part.
+            # The gradients of the keys and values at this rank, as summed by the previous ranks; this rank adds its
+            # part.
             sums = [torch.zeros_like(one, dtype=total.dtype) for one in here] if bringing is None else bringing()
             for own, part in zip(sums, of_keys, strict=True):
                 own += part

@@ -54,9 +54,9 @@ def rope_of(
     rounded to `built_in`, then to `dtype`; a device without float64 gets them from the CPU.
     """
     key = (spans, head_dim, dtype, device, built_in)
-    # Not cached: fake tensors must not outlive their mode, and a trace on meta tensors must count the allocation.
+    # Only real tensors are cached: fake ones must not outlive their mode, and a trace must count the allocation.
     real = type(torch.empty(0, device=device)) is Tensor and device.type != "meta"
-    with _lock:  # several cards have a thread each
+    with _lock:  # A thread for each card may call this.
         if real and (found := _tables.pop(key, None)) is not None:
             _tables[key] = found
             return found

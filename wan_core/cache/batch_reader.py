@@ -65,7 +65,7 @@ class BatchReader(Generic[T]):
             for _, dropped in self._waiting:
                 dropped.cancel()
             self._waiting.clear()
-        # One batch more than `ahead`: the thread also reads the batch of this request.
+        # One batch more than `ahead`, because the thread also reads the batch of this request.
         for coming in range(micro_step + len(self._waiting), micro_step + self._ahead + 1):
             self._waiting.append((coming, self._thread.submit(self._read, coming)))
         return self._waiting.popleft()[1].result()

@@ -54,9 +54,9 @@ class Weights(NamedTuple):
     """Loss weights (B,) of clips that are trained towards the base model's prediction; 0: towards their own video."""
 
     prior: tuple[float, ...]
-    """with their own captions"""
+    """weights for the clips' own captions"""
     of_class: tuple[float, ...]
-    """with the captions of the class, in addition"""
+    """additional weights for their captions with the class word"""
     slider: tuple[float, ...] = ()
     """`CacheItem.slider`, with its sign; () without any"""
 
@@ -71,7 +71,7 @@ def pad_text(text: Tensor) -> Tensor:
 def stack_texts(texts: Sequence[Tensor]) -> Tensor:
     """Returns the features (n, 4096) of several prompts as (B, L, 4096) float32, padded to the longest and a zero row.
 
-    `WanTransformer.read_texts` weights the last row, so that it stands for all missing rows of 512.
+    The last row stands for all missing rows up to 512 (`WanTransformer.read_texts`).
     """
     longest = max(len(text) for text in texts) + 1
     rows = min(-(-longest // TEXT_STEP) * TEXT_STEP, TEXT_LENGTH)
@@ -189,7 +189,7 @@ class Batches:
         return self._cache.read_evaluation(key, self._set.latent_shape(item)) if key else {}
 
     def _whole(self, latent: Tensor, given: dict[str, Tensor]) -> Tensor:
-        """Returns a clip's latent (C, F, h, w). If the model also predicts the reference image, the image's latent is
+        """Returns a clip's latent (C, F, h, w). If the model predicts the reference image too, the image's latent is
         in front."""
         lead, before = self._set.kind.leading_frames, self._set.kind.mask
         if not lead:
@@ -211,7 +211,7 @@ class Batches:
     def _loss_mask(self, items: Sequence[CacheItem]) -> Tensor | None:
         if not any(item.mask_key for item in items):
             return None
-        lead = (0, 0, 0, 0, self._set.kind.leading_frames, 0)  # loss weight 1 for the frames of a reference image
+        lead = (0, 0, 0, 0, self._set.kind.leading_frames, 0)  # The frames of a reference image get loss weight 1.
         return functional.pad(torch.stack([self._weights(item) for item in items]).float(), lead, value=1.0)
 
     def _weights(self, item: CacheItem) -> Tensor:

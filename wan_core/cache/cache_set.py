@@ -58,7 +58,7 @@ class CacheItem(Config):
     height: int
     width: int
     repeats: int = 1
-    """times per epoch"""
+    """how often an epoch has the item"""
     name: str = ""
     caption: str = ""
     """shown with previews"""
@@ -66,7 +66,7 @@ class CacheItem(Config):
     """key of a conditioning; empty for text-only models"""
     turn: int = 0
     turns: int = 1
-    """the item is trained in epochs with epoch % turns == turn"""
+    """number of items that take turns; this one is trained in epochs with epoch % turns == turn"""
     weight: float = 1.0
     """factor of the item's appearances; 0.5: every second epoch"""
     mask_key: str = ""
@@ -74,14 +74,14 @@ class CacheItem(Config):
     evaluation_key: str = ""
     """key of the noise and timesteps of a held-out clip"""
     prior: float = 0.0
-    """above 0: loss weight of training towards the base model's prediction (prior preservation)"""
+    """above 0: prior preservation, with this weight in the loss"""
     class_weight: float = 0.0
-    """above 0: loss weight of training towards the base model's prediction for the caption with the class word"""
+    """above 0: prior preservation for the caption with the class word, with this weight in the loss"""
     class_key: str = ""
     """key in texts/: the caption with the class word in place of the trigger word"""
     class_caption: str = ""
     slider: float = 0.0
-    """for a slider: distance of the target from the base model's prediction; 0: no slider"""
+    """for a slider: factor of the difference that its target adds to the base model's prediction; 0: no slider"""
     slider_keys: tuple[str, ...] = ()
     """keys in texts/: the positive and the negative prompt of a slider"""
     slider_prompts: tuple[str, ...] = ()
@@ -131,9 +131,9 @@ class CacheSet(Config):
     version: int = _SET_VERSION
     items: tuple[CacheItem, ...]
     empty_text_key: str
-    """the empty prompt, for caption dropout"""
+    """key of the empty prompt, for caption dropout"""
     negative_text_key: str
-    """the default negative prompt, for previews"""
+    """key of the default negative prompt, for previews"""
     latent_space: str
     """"wan2.1" (16 channels) or "wan2.2" (48 channels, TI2V-5B)"""
     fps: float

@@ -129,7 +129,7 @@ class _Encoding:
     """key of the entry -> reason"""
     tried: dict[str, Sample] = field(default_factory=dict[str, Sample])
     _reused: frozenset[Path] = frozenset()
-    """files with a sample whose entries are all cache hits"""
+    """files that have a sample with cache hits only"""
 
     def __post_init__(self) -> None:
         plan = self.plan
@@ -265,7 +265,7 @@ def _check_encoders(plan: EncodingPlan, found: Encoders) -> None:
 
 def _write_evaluations(cache: LatentCache, cache_set: CacheSet) -> None:
     """Store the missing evaluation noise (timesteps, C, F, h, w) float32 of held-out clips."""
-    # `Trainer.evaluate` could draw the same values again, but another version of torch may draw others.
+    # The noise is stored and not drawn again, because another version of torch may draw other values.
     for item in cache_set.held_out:
         shape = cache_set.latent_shape(item)
         if item.evaluation_key and not cache.holds("evaluation", item.evaluation_key, shape):

@@ -51,7 +51,7 @@ class LeftOut:
 
     @property
     def whole(self) -> bool:
-        """True if all samples of the clip are missing."""
+        """True if the set lacks all samples of the clip."""
         return self.lost == self.of
 
 

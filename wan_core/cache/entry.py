@@ -45,7 +45,7 @@ def decompress(frame: bytes | memoryview, size: int, itemsize: int) -> bytearray
     zstd, data = _zstd(), bytes(frame)
     try:
         if _BUILT_IN:
-            # Checked first, because decompression allocates the stated size.
+            # The size is checked first, because decompression allocates it.
             stated = zstd.get_frame_info(data).decompressed_size
             planes = zstd.decompress(data) if stated == size else b""
         else:
@@ -78,7 +78,7 @@ def _zstd() -> Any:
 
 
 MAX_ENTRY_BYTES = 2 << 30
-"""larger than any latent (1280x720, 1000 frames: 0.12 GiB)"""
+"""largest entry file in bytes; latents are smaller (1280x720, 1000 frames: 0.12 GiB)"""
 
 _MAX_HEADER_BYTES = 1 << 16
 _NAMES = {"bf16": "BF16", "fp16": "F16", "fp32": "F32"}

@@ -27,10 +27,10 @@ TEXT_WIDTH = 4096
 
 
 CODE_VERSION = 1
-"""To be increased when decoding, resizing or encoding changes results: all entries become misses."""
+"""Increase this when a change of decoding, resizing or encoding alters results: all entries become cache misses."""
 
 _CLIP_READER = 2
-"""To be increased when only the reading of clips changes."""
+"""Increase this when only the reading of clips changes."""
 
 
 def latent_key(*, content_digest: str, transform: dict[str, Any], encoder_identity: str) -> str:

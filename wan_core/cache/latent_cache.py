@@ -101,7 +101,8 @@ class LatentCache:
 
     def write_text(self, key: str, tensor: Tensor, name: str = "", stored: Stored | None = None) -> None:
         """Write the features (L, 4096) of a prompt without padding."""
-        # bfloat16 also for a float32 encoder: the transformer casts its text input to the compute dtype.
+        # Texts are stored in bfloat16, also of a float32 encoder: the transformer casts its text input to the compute
+        # dtype.
         if not _is_text_shape(tensor):
             raise CacheError(
                 f"The text encoder returned shape {list(tensor.shape)} for {name or key!r}; "

@@ -6,7 +6,8 @@ bucket.
 
 An item with turns T appears only in epochs e with e mod T = turn. Let k = e // T be the number of such epochs before e,
 and p / q be repeats times weight. In epoch e the item appears floor(((k + 1) p + s) / q) - floor((k p + s) / q) times:
-p times in any q of its epochs. The phase s comes from a hash, so that items do not appear in step. No state is needed.
+p times in any q of its epochs. The phase s comes from a hash, so that not all items appear in the same epochs. No state
+is needed.
 """
 
 from __future__ import annotations

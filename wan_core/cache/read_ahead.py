@@ -93,7 +93,7 @@ class ReadAhead:
 
     def _future_of(self, read: Read) -> Future[Tensor] | None:
         """Returns the prefetched read, and drops the reads before it; None if it is not in `reads`."""
-        # By identity, because two samples of one file can be equal and are separate reads.
+        # Reads are compared by identity, because two equal samples of one file are separate reads.
         coming = range(self._requested, len(self._reads))
         place = next((n for n in coming if all(map(operator.is_, self._reads[n], read))), None)
         if place is None:

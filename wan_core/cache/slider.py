@@ -15,7 +15,7 @@ from .keys import text_key
 from .synthetic import synthetic_key
 
 _SLIDER = "slider"
-"""in place of the VAE's identity"""
+"""used in place of the VAE's identity"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +82,7 @@ def slider_set(
             "A slider is trained from prompts alone, and this model also reads images or videos. Choose a "
             "text-to-video model in Load Wan Model."
         )
-    # Built for its checks: wrong sizes get the same refusals as those of clips.
+    # This config is built only for its checks, so that wrong sizes get the same errors as for clips.
     DatasetConfig(
         width=config.width, height=config.height, num_frames=config.num_frames, fps=fps, size_multiple=size_multiple
     )

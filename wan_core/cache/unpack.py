@@ -51,8 +51,8 @@ def require_unpacked(root: Path) -> None:
 
 
 def unpack(root: Path, should_stop: Callable[[], bool] | None = None) -> UnpackReport:
-    """Write packed entries and sets as files; resumes after a stop. An existing file is newer and stays. Raises Stopped
-    between entries. A pack is deleted once all its entries are files.
+    """Write packed entries and sets as files; resumes after a stop. An existing file is newer and is kept. Raises
+    Stopped between entries. A pack is deleted once all its entries are files.
     """
     entries = sets = 0
     unreadable: list[str] = []
@@ -92,13 +92,13 @@ def _unpack_entries(pack: Path, root: Path, should_stop: Callable[[], bool] | No
             path = entry_path(root, kind, key)
             if not path.is_file():
                 file.seek(offset)
-                # Bounded: the length comes from a file that may be damaged.
+                # The length is bounded, because it comes from a file that may be damaged.
                 data = file.read(min(length, MAX_ENTRY_BYTES))
                 if len(data) != length:
                     raise ValueError("its index does not fit")
                 atomic_write_bytes(path, data, root)
                 written += 1
-    # Only now, so that a stop in between loses no entry.
+    # The pack is removed last, so that a stop before loses no entry.
     remove_file(pack, root)
     return written
 

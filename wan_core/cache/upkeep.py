@@ -104,7 +104,7 @@ def check_entries(
         try:
             cache.read_tensors(entry.kind, entry.key)
         except CacheError as error:
-            if cache.has(entry.kind, entry.key):  # may have been evicted after the listing
+            if cache.has(entry.kind, entry.key):  # An entry that is missing may have been evicted after it was listed.
                 damaged.append((entry.kind, entry.key, str(error)))
     removed = 0
     if remove and damaged:
@@ -165,7 +165,7 @@ def removals_seen(cache: LatentCache) -> int:
 
 def _remove(cache: LatentCache, kind: str, keys: Collection[str]) -> tuple[int, int]:
     """Returns (entries, bytes) removed; the caller holds the lock."""
-    # Written first: if this process is killed below, caching nodes must still notice the missing entries.
+    # This file is written first: if the process is killed below, caching nodes must still notice the missing entries.
     said, freed = b"The time of this file says when entries were last removed.\n", 0
     atomic_write_bytes(cache.root / _MARK, said, cache.root)
     for key in keys:
@@ -262,5 +262,5 @@ def tidy(cache: LatentCache, fingerprint: str, *, limit_gb: float, in_use: Colle
         return ""
     try:
         return trim(cache, int(limit_gb * 2**30), keep={fingerprint, *in_use}).sentence()
-    except CacheError as error:  # the encoding is complete, so a failed eviction is no error
+    except CacheError as error:  # The encoding is complete, so a failed eviction is only reported.
         return f"cache: {error}"

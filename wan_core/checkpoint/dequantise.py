@@ -26,7 +26,7 @@ _MOST_TEMPORARY_BYTES = 1 << 27
 _TEMPORARY_BYTES = {"": 0, NVFP4: 4, MXFP8: 1, **dict.fromkeys(INTEGERS, 8), **dict.fromkeys(BLOCKS, 4), "Q8_0": 1}
 """bytes of temporaries per value, by layout"""
 APART = ("Q4_K", "Q5_K")
-"""layouts that are not fused for several weights: torch.compile would generate a kernel per weight and a copy"""
+"""layouts whose weights are not dequantized together: torch.compile would generate a kernel per weight and a copy"""
 _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 _TILE_ROWS, _TILE_BLOCKS, _ROWS_APART = 128, 4, 32
 _MANTISSA_BITS = 23
@@ -71,7 +71,7 @@ def dequantise(
         return FUSED(*fused_inputs(weight, scale, dtype, whole_scale, layout)).view(len(weight), -1)
     shape = (*weight.shape[:-1], row_values(weight.shape[-1], layout)) if layout else weight.shape
     found = torch.empty(shape, dtype=dtype, device=weight.device)
-    # Pieces limit the float32 temporaries: 2**20 values on a CPU (they fit its cache), 128 MiB on a GPU.
+    # Pieces limit the float32 temporaries: 2**20 values on a CPU, which fit into its cache, and 128 MiB on a GPU.
     on_cpu = weight.device.type == "cpu"
     at_once = (
         _CPU_VALUES
@@ -131,7 +131,7 @@ def _dequantise_into(
     out = out.view(values.shape)
     if scale is None:
         out.copy_(values)
-    elif offset is None:  # the kernel promotes mixed dtypes itself
+    elif offset is None:  # The kernel promotes mixed dtypes itself.
         torch.mul(values, scale, out=out)
     elif out.device.type == "cpu":  # addcmul on a CPU rounds once, ggml rounds twice
         out.copy_(torch.mul(values, scale).add_(offset))

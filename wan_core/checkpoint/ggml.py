@@ -164,7 +164,8 @@ def _scales_of_eight(block: Tensor) -> tuple[Tensor, Tensor]:
     """
     both, shared = block[:, 4:12].unflatten(1, (2, 4)), block[:, 12:16]
     numbers = torch.cat([both & 63, _bits(shared, 4, 1) | (both >> 2 & 48)], dim=2)  # (blocks, 2, 8)
-    signs = table((1.0, -1.0), torch.float32, block.device)  # negative, because the format subtracts the offset
+    # The second sign is negative, because the format subtracts the offset.
+    signs = table((1.0, -1.0), torch.float32, block.device)
     halves = _halves(block, 0, 2) * signs
     scale, offset = (halves.unsqueeze(2) * numbers).unsqueeze(3).unbind(1)
     return scale, offset

@@ -144,7 +144,7 @@ def framed_header(text: bytes) -> bytes:
 def parse_header(raw: bytes) -> StatedHeader:
     """Parses the JSON of the safetensors header of a model file or cache entry. Raises ValueError for an invalid
     header."""
-    # Limited before parsing, because json.loads holds the GIL while it creates a value for each of these.
+    # Their number is limited before parsing, because json.loads holds the GIL while it creates a value for each.
     if sum(map(raw.count, (b"{", b"[", b","))) > _MOST_SIGNS:
         raise ValueError("more of everything than any model has")
     try:
@@ -185,7 +185,7 @@ def _whole_numbers(value: object) -> list[int]:
     numbers = cast("list[object]", value)
     if not all(
         type(number) is int and 0 <= number < 1 << 63 for number in numbers
-    ):  # type() instead of isinstance, because bool is an int
+    ):  # compares types instead of using isinstance, because bool is an int
         raise ValueError("not whole numbers")
     return cast("list[int]", numbers)
 

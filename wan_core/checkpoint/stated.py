@@ -75,7 +75,7 @@ def stated_model(metadata: Mapping[str, str]) -> str:
     try:
         said: Any = json.loads(metadata.get("config", "{}")).get("transformer", {})
         kind, causal = said.get("model_type", ""), said.get("causal_ar", False)
-    except (ValueError, AttributeError, RecursionError):  # the `config` of another program
+    except (ValueError, AttributeError, RecursionError):  # This is the `config` of another program.
         return ""
     return "causal_ar" if causal else str(kind)[:40]
 

@@ -19,7 +19,7 @@ from ..files import FileError, open_regular
 from .header import CheckpointHeader, damaged, header_of, truncated
 
 _AT_ONCE = 8 << 20
-"""bytes of one conversion: small enough for the CPU cache, large enough for rare synchronisation of threads"""
+"""bytes of one conversion: small enough for the CPU cache, large enough that threads seldom synchronise"""
 _MOST_A_READ = 64 << 20
 _BY_TWO = 4 << 20
 """size in bytes from which two threads read a tensor"""
@@ -166,7 +166,8 @@ class TensorFile:
 
     def _dtype(self, name: str) -> torch.dtype:
         found = getattr(torch, _DTYPES.get(self.header.tensors[name].dtype, ""), None)
-        if found is None:  # refused on read, not in the header: a file may have unknown dtypes that no model reads
+        # An unknown dtype is refused here and not in the header, because the model may not need the tensor.
+        if found is None:
             raise damaged(self.data.path.name)
         return found
 

@@ -121,7 +121,7 @@ def materialize(
     if lora is not None and lora.start_from:
         start = read_start(roots.resolve(lora.start_from), found.variant.expert)
     if lora is not None and start is not None:
-        check_start(model, start, lora)  # refused before reading the base weights, which takes minutes
+        check_start(model, start, lora)  # checked before the base weights are read, which takes minutes
     loras = [
         (read_frozen(roots.resolve(lora.file), lora, model, found.variant.expert), lora.strength) for lora in plan.loras
     ]

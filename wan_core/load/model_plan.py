@@ -76,7 +76,7 @@ class ModelPlan(Config):
     """frozen LoRAs that act under the trained LoRA"""
 
     def __post_init__(self) -> None:
-        check_attention_name(self.attention)  # kernels without a backward pass
+        check_attention_name(self.attention)  # raises for kernels without a backward pass
         super().__post_init__()
 
     def identity(self) -> dict[str, Any]:
@@ -225,7 +225,7 @@ def _compute_dtype(plan: ModelPlan, weights: Mapping[str, StoredWeight]) -> torc
     if plan.compute:
         return torch_dtype(plan.compute)
     if any(weight.can_stay and len(weight.shape) == 2 and block_of(name) for name, weight in weights.items()):
-        return torch.bfloat16  # also if the file has some blocks in float32
+        return torch.bfloat16  # even if the file has some blocks in float32
     # float16 and quantized files train in bfloat16: float16 gradients overflow without loss scaling.
     return {"F32": torch.float32, "F64": torch.float32}.get(weights["blocks.0.ffn.0.weight"].dtype, torch.bfloat16)
 
@@ -240,7 +240,7 @@ def _check_shapes(variant: WanVariant, sources: Mapping[str, StoredWeight], file
             n=len(missing),
             example=missing[0],
         )
-    # A model derived from Wan may have more weights; without them, another model would be trained.
+    # A model derived from Wan may have further weights. Without them, it would be another model, so it is refused.
     left_over = sorted(
         name
         for name in sources.keys() - wanted.keys()

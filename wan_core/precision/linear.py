@@ -74,8 +74,8 @@ class QuantizedLinear(nn.Linear):
 
     @staticmethod
     def several(linears: Sequence[QuantizedLinear], dtype: torch.dtype) -> tuple[Tensor, ...] | None:
-        """Returns the weights of two or three linears in `dtype`, dequantized by one kernel; None if it cannot, and
-        if they are held already."""
+        """Returns the weights of two or three linears in `dtype`, dequantized by one kernel; None if that is
+        impossible, or if they are held already."""
         kinds = {(one.weight.shape, one.weight.dtype, one.layout, _shape_of(one.scale)) for one in linears}
         apart = any(one.matmul is not None or one.whole_scale is not None or one.held.has("values") for one in linears)
         if apart or len(kinds) > 1 or (linears[0].scale is None and linears[0].layout not in BLOCKS):
@@ -90,7 +90,7 @@ class QuantizedLinear(nn.Linear):
 
 
 def multiply_in(model: nn.Module, dtype: torch.dtype | None) -> None:
-    """Let all quantized linears of `model` that can compute their products in 8-bit `dtype`; None: in no linear."""
+    """Makes all quantized linears of `model` that can do so compute their products in 8-bit `dtype`; None: no linear."""
     for layer in model.modules():
         if isinstance(layer, QuantizedLinear):
             layer.multiply_in(dtype)

@@ -23,7 +23,7 @@ from ..words import first_line
 
 _VALUES_AT_ONCE = 1 << 24
 _FEWEST_ROWS = 32
-"""least rows of a product; torch's int8 product on CUDA needs more than 16"""
+"""smallest number of rows of a product; torch's int8 product on CUDA needs more than 16"""
 
 
 def multiplies(weight: Tensor, scale: Tensor | None, dtype: torch.dtype, layout: str = "") -> bool:
@@ -186,7 +186,7 @@ def rounded_once(x: Tensor) -> Iterator[None]:
 
 
 def _shared_in_8_bits(rows: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Returns `_in_8_bits` of rows (n, k), computed once inside `rounded_once`."""
+    """Returns `_in_8_bits` of rows (n, k); inside `rounded_once` it is computed once for the same rows."""
     shared = _sharing.rows
     if shared is None or not _same(shared, rows):
         return _in_8_bits(rows, dtype)

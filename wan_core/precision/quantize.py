@@ -49,7 +49,7 @@ class QuantizeConfig(Config):
         "Keep embeddings, time embedding, head and norms unquantized. They are small and sensitive. Turn it off when "
         "every megabyte counts.",
     )
-    """the setting applies to all weights except the blocks' linears, so to modulation too"""
+    """The setting concerns all weights except the blocks' linears, so modulation too."""
     include: str = counted(
         "",
         "Regular expression: only linear layers whose name matches become 8-bit. Empty: all. Set it to quantize a part "
@@ -159,7 +159,8 @@ def quantized(weight: Tensor, scheme: str) -> tuple[Tensor, Tensor | None]:
     stored = torch.int8 if scheme == "int8" else torch.float8_e4m3fn
     values = torch.empty(weight.shape, dtype=stored, device=weight.device)
     rows = max(1, _VALUES_AT_ONCE // weight.shape[1])
-    for start in range(0, len(weight), rows):  # a complete float32 copy would be twice a bf16 weight
+    # In pieces, because a complete float32 copy would take twice the memory of a bf16 weight.
+    for start in range(0, len(weight), rows):
         part = slice(start, start + rows)
         values[part] = _scaled(weight[part], scale if scale.numel() == 1 else scale[part], scheme)
     return values, scale.view(grouped.shape[:-1])

@@ -54,6 +54,6 @@ def turns(denoisers: Sequence[Denoiser], sigmas: Tensor) -> list[tuple[Denoiser,
             f"None of {len(starts)} sampling steps begins at a noise level of {denoisers[-1].sigma_min:g} to "
             f"{highest:g}. Set more steps, or another shift."
         )
-    # If the high_noise expert samples alone, its last step goes to 0, which gives its expected clean clip.
+    # Where the high_noise expert samples alone, its last step ends at sigma 0, which gives its expected clean clip.
     found[-1][1][-1] = 0.0
     return found

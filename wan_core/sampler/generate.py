@@ -91,7 +91,7 @@ def _scale(denoiser: Denoiser, preset: SamplingPreset) -> float:
 def _noise_like(latent: Tensor, seed: int) -> Callable[[], Tensor]:
     """Returns a function that draws noise of latent's shape on latent's device, as ComfyUI does for ancestral
     samplers."""
-    # The next seed, because on a CPU the same seed would repeat the initial noise.
+    # The seed is increased by one on a CPU, where the same seed would repeat the initial noise.
     own = (seed + (latent.device.type == "cpu")) % 2**64
     generator = torch.Generator(latent.device).manual_seed(own)
     return lambda: torch.randn(latent.shape, generator=generator, device=latent.device)

@@ -49,7 +49,7 @@ class JsonlSink:
 
     def _opened(self) -> BinaryIO | None:
         """Returns the file, open for appending; None while another program has the file open."""
-        # a torn line of an earlier process is ended first, so that the next event starts a new line
+        # An incomplete line of an earlier process gets a line end first, so that the next event starts a new line.
         torn = _ends_torn(self._path)
         try:
             file = open_append(self._path)
@@ -73,7 +73,7 @@ class JsonlSink:
                 raise OSError("short write")
             self._waiting = b""
         except OSError:
-            with contextlib.suppress(OSError):  # removes the part of the line that was written
+            with contextlib.suppress(OSError):  # Removes the part of the line that was written.
                 self._file.truncate(end)
 
 

@@ -66,7 +66,7 @@ class OpenFolder:
         os.unlink(self._of(name), dir_fd=self._descriptor)
 
     def remove_folder(self, name: str) -> None:
-        if stat.S_ISDIR(self.look(name).st_mode):  # on Windows, rmdir would remove a link to a folder
+        if stat.S_ISDIR(self.look(name).st_mode):  # checked first, because on Windows rmdir removes a link to a folder
             os.rmdir(self._of(name), dir_fd=self._descriptor)
 
     def rename(self, name: str, folder: OpenFolder, target: str) -> None:
@@ -143,7 +143,7 @@ def opened_folder(folder: Path, below: Path | None = None, *, make: bool = False
         yield OpenFolder(folder, opened[-1])
     finally:
         for descriptor in opened:
-            with contextlib.suppress(OSError):  # closing a read-only descriptor loses no data
+            with contextlib.suppress(OSError):  # An error of closing a read-only descriptor loses no data.
                 os.close(descriptor)
 
 
@@ -249,7 +249,7 @@ def open_to_append(path: Path, below: Path | None = None) -> BinaryIO:
     """Open a regular file for appending, unbuffered, created if needed. Raises FileError for any other kind of file."""
     with folder_for(path, below) as folder:
         refusal = FileError(f"{path.name} is a link or no regular file. Move it away, then try again.")
-        if folder.is_regular(path.name) is False:  # Windows has no O_NOFOLLOW
+        if folder.is_regular(path.name) is False:  # checked, because Windows has no O_NOFOLLOW
             raise refusal
         descriptor = folder.open(path.name, os.O_APPEND | os.O_WRONLY | os.O_CREAT)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -104,7 +104,7 @@ def _taken(file: BinaryIO, busy: str) -> bool:
 def mark_as_written(file: BinaryIO) -> None:
     """Mark a file as being written (see `is_written`). On Windows an open file cannot be deleted anyway."""
     if os.name != "nt":
-        _try_lock(file)  # on file systems without locks, `clean_partials` only checks the age of the file
+        _try_lock(file)  # Where the file system has no locks, `clean_partials` checks only the age of the file.
 
 
 def is_written(path: Path) -> bool:
@@ -211,7 +211,8 @@ class _Claims:
         name = self._name(state)
         os.close(self._folder.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
         self._mine = name
-        self._now = self._folder.look(name).st_mtime  # by the file server's clock, like the times of all claims
+        # The clock is the file server's, like for the times of all claims.
+        self._now = self._folder.look(name).st_mtime
 
     def _beat(self, hold: Hold) -> None:
         """Renew the claim."""
@@ -222,7 +223,7 @@ class _Claims:
             return
         try:
             os.write(file, b"\n")  # writing sets the modification time even on file systems without utime
-        except OSError:  # a full disk
+        except OSError:  # for example because the disk is full
             if os.utime in os.supports_fd:
                 os.utime(file)
         finally:

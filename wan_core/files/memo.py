@@ -67,7 +67,7 @@ class Memo:
             return
         newest = self._read()  # another process may have saved meanwhile
         for key, value in self._changes.items():
-            newest.pop(key, None)  # moves a changed value to the end: the oldest values are dropped
+            newest.pop(key, None)  # A changed value moves to the end, because the oldest values are dropped.
             if value is not None:
                 newest[key] = value
         newest = dict(list(newest.items())[-self._most :])

@@ -101,7 +101,7 @@ def _walked(tables: Sequence[Path], source: SourceFile) -> Iterator[Any]:
                     roles = columns_of(columns, source.columns, source.path.name)
                     yield tuple(columns), roles
                 here = [column for column in roles.values() if column in columns]
-                here = here or list(columns[:1])  # a table without these columns; the rows are reported
+                here = here or list(columns[:1])  # A table may lack these columns; its rows are then reported.
                 for place, cells in rows(here):
                     source.stop_if_asked()
                     known = cells if isinstance(cells, str) else dict(zip(here, cells, strict=True))

@@ -48,7 +48,7 @@ class ExtractedFiles:
         assert suffix.startswith(".")
         folder = self._root / "incoming"
         clean_partials(folder, below=self._cache)
-        # Staged first, because the digest for the name is known at the end.
+        # The file is staged, because the digest in its name is known only at the end.
         digest, staged = hashlib.sha256(), new_partial(folder / "member")
         try:
             with atomic_write(staged, self._cache) as file:

@@ -32,10 +32,10 @@ class TensorClip:
     caption: str = ""
     """the caption that `text` encodes, if known"""
     repeats: int = 1
-    """times per epoch"""
+    """how often an epoch has the clip"""
     turn: int = 0
     turns: int = 1
-    """the clip is trained in the epochs where epoch % turns == turn"""
+    """number of clips that take turns; this one is trained in epochs with epoch % turns == turn"""
     weight: float = 1.0
     """factor of how often the clip is trained"""
     condition: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
@@ -203,7 +203,7 @@ def _key(kind: str, tensors: Mapping[str, Tensor]) -> str:
     """Returns a digest of names, shapes and bfloat16 values."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
-        # In the cache's dtype, so that equal latents in float32 and bfloat16 share an entry.
+        # The digest is of values in the cache's dtype, so that equal latents in float32 and bfloat16 share an entry.
         stored = tensors[name].detach().to("cpu", torch.bfloat16).contiguous()
         digest.update(f"{name} {tuple(stored.shape)} ".encode())
         digest.update(stored.view(torch.uint8).numpy().data)

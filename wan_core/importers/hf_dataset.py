@@ -67,7 +67,7 @@ def _saved_tables(folder: Path) -> list[Path]:
     state: Any = read_json(folder / "state.json")
     entries: Any = cast("dict[str, Any]", state).get("_data_files") if isinstance(state, dict) else None
     names = [entry.get("filename") for entry in cast("list[Any]", entries or []) if isinstance(entry, dict)]
-    # The indices exclude rows that the user has filtered out.
+    # The indices list the rows that are left after the user has filtered others out.
     if (indices := isinstance(state, dict) and cast("dict[str, Any]", state).get("_indices_data_files")) and indices:
         raise DatasetError(
             f"{folder.name} was saved with an index of chosen rows. Save it again after flatten_indices()."

@@ -31,12 +31,12 @@ class Columns(Config):
     """column of the media file's path, relative to the folder of the list"""
     caption: str = ""
     repeats: str = ""
-    """times per epoch"""
+    """column: how often an epoch has the file"""
     weight: str = ""
     control: str = ""
-    """control video or picture"""
+    """column: path of the control video or picture"""
     mask: str = ""
-    """loss mask"""
+    """column: path of the loss mask"""
 
 
 def columns_of(there: Collection[str], named: Columns, name: str) -> dict[str, str]:

@@ -160,7 +160,7 @@ def _is_settings(path: Path) -> bool:
 
 def _is_plain_list(path: Path) -> bool:
     if os.stat(path).st_size > JSON_HERE_BYTES:
-        return True  # settings files are shorter
+        return True  # longer than any settings file
     try:
         data = read_json(path)
     except WanTrainerError as error:

@@ -106,7 +106,7 @@ def targets(value: Any, job: ForeignJob) -> Any:
     if not isinstance(value, dict):
         return None
     given = cast("dict[str, Any]", value)
-    for name in sorted(given, reverse=True):  # only_if_contains first
+    for name in sorted(given, reverse=True):  # reversed, so that only_if_contains comes first
         said: Any = given[name]
         if name not in ("only_if_contains", "ignore_if_contains"):
             job.hint("network_kwargs {name} {value} has no counterpart: see lora_targets", name=name, value=shown(said))
@@ -247,13 +247,13 @@ def negative(value: Any, job: ForeignJob) -> Any:
 
 
 def guidance(value: bool, job: ForeignJob) -> float | None:
-    """Contrastive guidance: the scale of the target, where it is on."""
+    """Returns the scale of the guidance target if contrastive guidance is on, else None."""
     target: Any = job.now.get("guidance_loss_target", object, 3.0)
     return float(number(target) or 3.0) if value else None
 
 
 def slider(value: Any, job: ForeignJob) -> None:
-    """Pairs of prompts, in place of clips."""
+    """Reads a slider's pairs of prompts, which replace the clips."""
     targets: Any = value.get("targets") if isinstance(value, dict) else None
     lines = [cast("dict[str, Any]", one) for one in targets or () if isinstance(one, dict)]
     if not lines:

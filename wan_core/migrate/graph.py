@@ -136,7 +136,7 @@ def _values(job: ForeignJob) -> dict[str, dict[str, Any]]:
         given[f"{FROZEN} {number}"] = {"lora": file, "strength": strength, **low, **share}
     chain = [LOADER, *(node for node in given if _kind(node) == FROZEN), QUANTIZE, SPLIT]
     wanted = [*chain, CUTTING, DATA, "VAELoader", "CLIPLoader", VISION, CACHE, SETTINGS, PREVIEW, TRAINER]
-    if SLIDER in given:  # pairs of prompts, in place of clips
+    if SLIDER in given:  # A slider has pairs of prompts in place of clips.
         wanted = [*chain, "VAELoader", "CLIPLoader", SLIDER, SETTINGS, PREVIEW, TRAINER]
     optional = {QUANTIZE, SPLIT, CUTTING, PREVIEW, VISION} - given.keys()
     if job.kind is not None and job.kind.reads_clip:

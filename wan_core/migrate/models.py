@@ -61,7 +61,7 @@ _RULES = (
     (r"1\.3b|(^|_)1b", "T2V-1.3B"),
     (r"14b|wan", "T2V-14B"),
 )
-"""the first match applies; "" is a model whose file name in ComfyUI is unknown"""
+"""(pattern, kind of model): the first match applies; "" is a model whose file name in ComfyUI is unknown"""
 _WEAK = ("I2V-14B-480P", "T2V-14B")
 """names with little information: a task may be more specific"""
 _NAMELESS = re.compile(
@@ -188,7 +188,7 @@ _MOST_LORAS = 8
 
 
 def _add_lora(key: str, file: Any, strength: Any, job: ForeignJob, in_previews: float = 1.0) -> None:
-    """Adds a frozen LoRA; a repository becomes a hint. `in_previews`: its strength there, as a multiple."""
+    """Adds a frozen LoRA; a repository becomes a hint. `in_previews`: strength in previews as a multiple of `strength`."""
     name, times = base_name(str(file)), 1.0 if strength is None else float(strength)
     if not name.lower().endswith(".safetensors"):
         job.now.change("{key} -> skipped: it names no file", key=f"{key} {str(file)[:80]}")

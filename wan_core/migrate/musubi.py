@@ -141,7 +141,7 @@ def _expert_of(said: Mapping[str, Any]) -> str:
         return "both"
     levels = [level_of(said.get(name), usual) for name, usual in (("min_timestep", 0.0), ("max_timestep", 1000.0))]
     file = str(said.get("dit", ""))
-    # Unknown for a file name that branches of the script append to.
+    # The expert is unknown if branches of the script append to the file name.
     return expert_shown("" if "if ...: " in file else file, *levels)
 
 

@@ -14,7 +14,7 @@ from .models import base_name
 _RATE, _RANK, _ALPHA = "TrainLoRA.learning_rate", "TrainLoRA.rank", "TrainLoRA.alpha"
 _STEPS, _LOW = "TrainLoRA.steps", f"{LOADER}.low_noise_model"
 _OWN = frozenset({_RATE, _RANK, _ALPHA, _STEPS, f"{LOADER}.diffusion_model", "TrainLoRA.run_name", "TrainLoRA.expert"})
-"""settings that each expert has on its own, or that this module merges"""
+"""settings that each expert has separately, or that this module merges"""
 _LEVELS = ("min_timestep", "max_timestep", "timestep_range")
 
 
@@ -69,7 +69,7 @@ def _join(high: ForeignJob, low: ForeignJob) -> None:
 def _length(job: ForeignJob, low: ForeignJob) -> None:
     high = job
     if {"max_train_steps", "max_train_epochs"} & (high.unset.keys() | low.unset.keys()):
-        return  # requested already
+        return  # The setting is requested already.
     if high.epochs and low.epochs:
         key, first, second = high.epochs[0], high.epochs[1], low.epochs[1]
         total = first + second

@@ -77,7 +77,7 @@ def _files(job: ForeignJob) -> None:
 
 
 def _expert(job: ForeignJob) -> None:
-    """Sets the trained expert if its file name does not tell it, or adds a hint for the user."""
+    """Sets the trained expert if its file name does not state it, or adds a hint for the user."""
     kind, file = job.kind, str(job.of(f"{LOADER}.diffusion_model"))
     if kind is None or not kind.low_noise_file or job.is_pair or expert_shown(file):
         return

@@ -20,7 +20,7 @@ from ..model.heads import Arriving
 from ..placement.copies import Peers, peers_of
 
 _KEPT = 3
-"""rounds for which sent tensors stay alive, since receivers may still copy them while the next two rounds begin"""
+"""rounds for which sent tensors are kept, because receivers may still copy them while the next two rounds begin"""
 
 
 class Ended(Exception):  # noqa: N818  an event, not an error: another copy has one
@@ -79,7 +79,7 @@ class Exchange:
             self._free_oldest(me)
         assert {one.what for one in posted.values()} == {what}, "copies of a model exchange in one order"
         found, events = list(parcels), []
-        # Starts at the next copy, so that not all receivers read from the first one at the same time.
+        # The loop starts at the next copy, so that not all receivers read from the first copy at the same time.
         for sender in [*range(me + 1, len(self._peers)), *range(me)]:
             found[sender], event = self._peers[me].fetch(posted[sender].parcels[me], posted[sender].ready)
             posted[sender].taken.append(event)
@@ -105,7 +105,8 @@ class Exchange:
             self._condition.wait_for(lambda: len(posted) == len(self._peers) or self._ended)
             if len(posted) < len(self._peers):
                 raise Ended
-            return posted  # Others may already copy from this round, so an error ends only the next round.
+            # Other copies may already read the parcels of this round, so an error ends only the next round.
+            return posted
 
     def _free_oldest(self, me: int) -> None:
         """Free the oldest sent parcels; the device first waits for their copies, which all receivers have begun."""

@@ -233,7 +233,7 @@ class _Step:
             self._borders[micro, stage.number - 1].returned()
 
     def _take_slot(self, stage: Stage, micro: int) -> None:
-        """Give a pass its own stack of kept tensors in host memory, apart from other passes of the card."""
+        """Give a pass its own stack of kept tensors in host memory, separate from other passes of the card."""
         offload = self._model.offload
         if not isinstance(offload, BlockOffload):
             return

@@ -133,7 +133,7 @@ class RankExchange:
             with clip.guarded():
                 for work in works:
                     work.wait()
-            kept.clear()  # sent tensors must stay alive until here
+            kept.clear()  # Sent tensors must not be freed before this.
 
         return wait
 
@@ -218,7 +218,7 @@ class RankTokens:
         return whole
 
     def walks_back(self, places: Sequence[Tensor], gradient: Tensor) -> Tensor:
-        """Returns this rank's part (B, n, C) of a gradient (B, N, C), and lets self-attention exchange tokens until
+        """Returns this rank's part (B, n, C) of a gradient (B, N, C), and makes self-attention exchange tokens until
         the backward pass ends."""
         self.seat.joined = True
         torch.autograd.Variable._execution_engine.queue_callback(self._leave)  # pyright: ignore

@@ -100,7 +100,7 @@ def forward_first(homes: Sequence[int], micro_batches: int) -> Schedule:
     return _alternating(homes, micro_batches, [len(homes) * micro_batches] * (1 + max(homes)))
 
 
-@lru_cache(maxsize=64)  # 64 micro-batches take up to a second
+@lru_cache(maxsize=64)  # cached, because 64 micro-batches take up to a second
 def pipelined(homes: tuple[int, ...], micro_batches: int) -> Schedule:
     """Returns the schedule of the shortest step, and of these the one that keeps the fewest micro-batches: 1F1B.
 

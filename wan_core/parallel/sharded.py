@@ -154,7 +154,7 @@ class ShardedBlocks:
     def _gathering(self) -> Iterator[None]:
         """Inside, errors name a lost rank, and a full device ends the run.
 
-        There is no second try, because the other ranks go on: they would answer it with parts of the next block.
+        A gather is not repeated, because the other ranks have continued: they would send parts of the next block.
         """
         # Weights first gathered in an evaluation under inference mode could not be used in training.
         with self._sharding.named(), torch.inference_mode(False):

@@ -106,8 +106,8 @@ def replay(
 ) -> Timeline:
     """Returns the timeline of `schedule`, with one host thread for each of its lines.
 
-    `costs`: of each stage. `homes`: the card of each stage; None: that of its line. A schedule with a single line has
-    one host thread for all cards.
+    `costs`: of each stage. `homes`: the card of each stage; None: each line is a card. A schedule with a single line
+    has one host thread for all cards.
     """
     where = [schedule.card_of[stage] for stage in range(schedule.stages)] if homes is None else homes
     line_of = schedule.card_of

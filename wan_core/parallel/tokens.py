@@ -4,7 +4,7 @@ Tokens and heads are split equally, or in proportions such as the speeds of the 
 
 Each copy has a host thread (the first copy uses the caller's), because a copy waits for the others in the middle of its
 forward and backward pass. Copies exchange tokens in self-attention only (`model/heads.py`); everything
-that is no token is computed on every card. The optimizer has the adapters of the first card: their values are copied to
+else is computed on every card. The optimizer has the adapters of the first card: their values are copied to
 the others before a step, and gradients are summed once a step. Sampling uses the first card alone, because it may
 change a model in place.
 """
@@ -98,7 +98,7 @@ class SplitTokens:
         models = (first, *copies)
         devices = [next(model.parameters()).device for model in models]
         drops = any(adapter.config.dropout for adapter in adapters_of(first))
-        if drops and any(device.type == "cpu" for device in devices):  # threads would share the CPU's generator
+        if drops and any(device.type == "cpu" for device in devices):  # Threads share the CPU's random generator.
             raise ConfigError("Split tokens cannot drop inputs of a LoRA on a CPU: set dropout to 0, or use GPUs.")
         self._exchange = Exchange(devices)
         self._all: list[_Copy] = []
@@ -181,7 +181,8 @@ class SplitTokens:
     def _send_values(self) -> None:
         """Copy the adapters of the first copy to the others, before the first pass of a step.
 
-        A tensor's version cannot tell whether that is needed, because torch's fused AdamW does not raise it.
+        The version counter of a tensor does not show whether that is needed, because torch's fused AdamW does not
+        increase it.
         """
         if self._sent:
             return
@@ -214,7 +215,7 @@ class SplitTokens:
         try:
             with current(one.device), torch.inference_mode(False), torch.set_grad_enabled(grads):
                 return work(number, one.model)
-        except BaseException as error:  # others wait for this copy
+        except BaseException as error:  # raised below; other copies wait for this one
             self._exchange.end()
             return _Raised(error)
 

@@ -32,7 +32,7 @@ _ROWS = {
 def hub_folder(run: Path, step: int, loras: Mapping[str, Path]) -> dict[str, bytes]:
     """Returns the files by name: README.md, the LoRA of each expert, and `samples/` of the `step` of the `run`.
 
-    The card says only what the metadata of the files say, which has no path, caption or secret.
+    The card has only facts from the metadata of the files, which contains no path, caption or secret.
     """
     clips = sorted((run / "samples").glob(f"step-{step:06d}_p*.mp4"))
     title = read_header(next(iter(loras.values()))).metadata.get("modelspec.title", "lora")
@@ -43,7 +43,7 @@ def hub_folder(run: Path, step: int, loras: Mapping[str, Path]) -> dict[str, byt
 
 
 def _card(known: Mapping[str, Mapping[str, str]], clips: list[str]) -> str:
-    """Returns the text of README.md. `known`: metadata by file name."""
+    """Returns the text of README.md, the model card. `known`: metadata by file name."""
     first = next(iter(known.values()))
     title, trigger = first.get("modelspec.title", "lora"), first.get("modelspec.trigger_phrase", "")
     variant = first.get("wan_trainer.variant", "")

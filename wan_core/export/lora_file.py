@@ -69,7 +69,7 @@ def file_bytes(parts: Mapping[str, tuple[int, ...]], dtype: str, metadata: Mappi
     header: dict[str, object] = {"__metadata__": dict(metadata)}
     place = 0
     kinds = {name: (_STORED["fp32"] if name.endswith(_FLOAT32) else _STORED[dtype]) for name in parts}
-    for name in sorted(parts, key=lambda name: (-kinds[name][1], name)):  # the order of safetensors: wide dtypes first
+    for name in sorted(parts, key=lambda name: (-kinds[name][1], name)):  # safetensors writes wide dtypes first
         stored, size = kinds[name][0], math.prod(parts[name]) * kinds[name][1]
         header[f"{_PREFIX}{to_file(name)}"] = {
             "dtype": stored,

@@ -28,7 +28,7 @@ def publish_file(source: Path, target: Path, job_id: str) -> None:
         shutil.copyfileobj(file, out, 4 << 20)
         if owner != job_id:
             out.flush()
-            sync_file(out.fileno())  # before renaming: on a full disk the old file keeps its name
+            sync_file(out.fileno())  # synced before the rename, so that on a full disk the old file keeps its name
             _keep_aside(target, owner)
 
 

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 SECRET = "[secret removed]"
 
 _SLASH = r"\\{0,4}/"
-"""JSON may escape it with a backslash, nested JSON with several"""
+"""a slash, which JSON may escape with a backslash, and nested JSON with several"""
 _SITE = rf"https?:(?:{_SLASH}){{2}}"
 _MAKERS = (
     r"hf_|api_org_|gh[pousr]_|github_pat_|gl(?:pat|dt|rt|cbt|ptt|ft|soat|imt|agent|oas)-|sk-|gsk_|xox[abcdeprs]-"
@@ -44,7 +44,7 @@ _WANDB = re.compile(
     r"(?P<said>wandb(?:\.ai)?\W{0,3}(?:(?:api[ _-]?)?(?:key|token)|login|relogin)?\W{0,5})[0-9a-f]{40}(?![0-9a-f])",
     re.IGNORECASE,
 )
-"""older W&B keys look like any checksum"""
+"""older W&B keys, which look like a checksum, so the word before them is needed"""
 _INNER = rf"(?::\d{{1,5}})?{_SLASH}(?:[\w.-]{{1,60}}{_SLASH}){{0,4}}"
 _HOOK = re.compile(
     rf"(?P<place>{_SITE}(?:hooks?\.[\w.-]{{1,100}}{_SLASH}|[\w.-]{{0,100}}webhook[\w.-]{{0,100}}{_SLASH}"
@@ -73,7 +73,7 @@ _ANNOUNCED = (
 _NAME = re.compile(rf"[\w-]{{0,60}}{_ANNOUNCED}", re.IGNORECASE)
 _GIVEN = re.compile(
     rf"""(?P<name>(?:[?&]|&amp;|\\{{1,4}}u0026)(?:[\w-]{{0,60}}{_ANNOUNCED}|key|sig|(?:[\w-]{{0,60}})signature)=)(?!\[secret)"""
-    r"""[^\s&#"'<>)]+"""  # of a link, whose other parts stay
+    r"""[^\s&#"'<>)]+"""  # in a link, whose other parts are kept
     rf"""|(?P<word>{_ANNOUNCED}\\*["']?\s{{0,4}}[=:]\s{{0,4}})(?!\[secret)"""
     r"""(?:(?:bearer|basic|token)\s+(?!\[secret))?(?:\\*"[^"\n]*"|\\*'[^'\n]*'|\S+)""",
     re.IGNORECASE,
@@ -85,7 +85,7 @@ _BASIC = re.compile(r"(?P<said>\bbasic\s+)(?P<given>[A-Za-z0-9+/_-]{8,}={0,2})(?
 _WORD = re.compile(r"""[^\s"'<>`]+""")
 _ESCAPED = re.compile(r"%[0-9A-Fa-f]{2}")
 _MOST_DECODED = 3
-"""nested links"""
+"""largest number of times that a link inside a link is decoded"""
 
 
 def without_secrets(text: str) -> str:

@@ -156,7 +156,7 @@ class _Arrow:
         is_file = hasattr(reader, "get_batch")  # otherwise the file is an arrow stream
         for batch in map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader:
             chosen = batch.select([self.columns.index(name) for name in columns])
-            chosen.validate(full=True)  # invalid offsets lead outside of pyarrow's buffers
+            chosen.validate(full=True)  # validated, because invalid offsets lead outside of pyarrow's buffers
             yield chosen
 
     def _cells(self, column: Any) -> list[Any]:
@@ -224,7 +224,7 @@ class _Arrow:
         return known or self._is_view(kind, "binary")
 
     def _is_view(self, kind: Any, of: str) -> bool:
-        """False for pyarrow versions without view types."""
+        """Returns whether `kind` is pyarrow's view type of `of`; False for versions without view types."""
         judge = getattr(self._types, f"is_{of}_view", None)
         return judge is not None and judge(kind)
 

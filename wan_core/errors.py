@@ -26,7 +26,7 @@ _ALLOCATORS = ("DefaultCPUAllocator", "alloc_cpu", "bad_alloc", "annot allocate 
 
 
 _LONGEST_MESSAGE = 1500
-"""characters; a refusal may quote a long setting"""
+"""largest number of characters of a message, which may quote a long setting"""
 
 
 class ExitCode(IntEnum):

@@ -20,13 +20,13 @@ class Model:
     in_channels: int = 16
     """input channels of the patch embedding"""
     clip: bool = False
-    """reads CLIP vision tokens"""
+    """whether it reads CLIP vision tokens"""
     reference: bool = False
-    """has ref_conv, which prepends one latent frame"""
+    """whether it has ref_conv, which prepends one latent frame"""
     pair: bool = False
     """True for a pair of experts, with the settings of `Family.pair`"""
     words: tuple[str, ...] = ()
-    """file name patterns that tell the model from models of equal structure"""
+    """file name patterns that distinguish the model from models of equal structure"""
     has_template: bool = True
     """False if its ComfyUI template differs from its family's"""
 

@@ -110,7 +110,7 @@ def draw_sigma(
         if ends[1] - ends[0] > _LEAST_QUANTILES:
             return at(ends[0] + (ends[1] - ends[0]) * parts.double()).clamp(sigma_min, sigma_max).float()
     kept = torch.empty(0)
-    # With LEAST_SHARE of the draws in range, all tries together miss with probability e^-48.
+    # If LEAST_SHARE of the draws are in range, all tries together fail with probability e^-48.
     for tries in range(2_500 if parts is None else 0):
         sigma = made(drawn(count if tries < 1_000 else 64 * count, generator=generator))
         kept = torch.cat([kept, sigma[is_in_range(sigma, (sigma_min, sigma_max))]])

@@ -14,7 +14,7 @@ from .bridge.widgets import judged_when_it_runs, number, searched_as
 
 
 class AddFrozenLora(io.ComfyNode):
-    """For training on top of a distilled or a style LoRA. Placed after LoadWanModel; several can be chained."""
+    """Applies a distilled or style LoRA during training. The node follows LoadWanModel; several can be chained."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -67,5 +67,5 @@ class AddFrozenLora(io.ComfyNode):
         plan = replace(model.plan, loras=(*model.plan.loras, added))
         (inspect_pair if plan.low_noise_file else inspect_model)(
             plan, folders.roots()
-        )  # refuses a LoRA of another model
+        )  # raises for a LoRA of another model
         return io.NodeOutput(replace(model, plan=plan))

@@ -17,7 +17,7 @@ from .runs.facts import chosen_steps, parsed_steps, saved_step
 
 
 class ApplyWanLoRA(io.ComfyNode):
-    """Refuses a LoRA with a module that does not fit, where core Load LoRA only logs it."""
+    """Raises an error for a LoRA with a module that does not fit, where core Load LoRA only logs a line."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:

@@ -95,7 +95,7 @@ class CacheLatents(io.ComfyNode):
         cls, dataset: Dataset, vae: Any = None, clip: Any = None, clip_vision: Any = None, mode: str = "auto"
     ) -> list[str]:
         one_of("mode", mode, MODES)
-        dataset.require_captions()  # first, because the identity below may need a loaded encoder
+        dataset.require_captions()  # called first, because the identities below may need a loaded encoder
         sockets = {"vae": vae, "clip": clip, "clip_vision": clip_vision}
         with stops_become_interrupts():
             identities = cls._identities(dataset, sockets)
@@ -103,7 +103,7 @@ class CacheLatents(io.ComfyNode):
                 return unknown
             plan = cls._plan(dataset, identities, mode)
         wanted = {"vae": plan.needs_vae, "clip": plan.missing_texts, "clip_vision": plan.needs_vision}
-        if any(wanted.values()):  # training is refused before an encoder is loaded
+        if any(wanted.values()):  # Checks the training before an encoder is loaded.
             check_requested(cls.hidden.dynprompt, cls.hidden.unique_id, plan.cache_set)
         return [name for name, loaded in sockets.items() if wanted[name] and loaded is None]
 

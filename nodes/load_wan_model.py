@@ -152,7 +152,7 @@ class LoadWanModel(io.ComfyNode):
             base_precision=base_precision,
             precision=PrecisionPolicy(preset=one_of("precision_policy", precision_policy, POLICIES)),
             placement=PlacementConfig(devices=one_of("device", device, devices())),
-            attention=str(attention),  # checked by the plan, which has a refusal of its own
+            attention=str(attention),  # The plan checks it, with its own error.
         )
         roots = folders.roots()
         on_cards = _said_of_cards(plan)

@@ -81,7 +81,8 @@ def _folder(run: RunConfig, config: AuditConfig) -> Path:
     """Returns output/wan_trainer/_audits/<model>-<digest of model, clips, settings and versions>."""
     identity = {
         "job": run.job_id,
-        "placement": run.model.placement.to_dict(),  # not in the identity of a job, but devices round differently
+        # Included although a job's identity lacks it, because devices round differently.
+        "placement": run.model.placement.to_dict(),
         "audit": config.to_dict(),
         "pack": run.pack_version,
         "torch": torch.__version__,

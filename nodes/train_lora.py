@@ -146,7 +146,7 @@ class TrainLoRA(io.ComfyNode):
         try:
             name = name_key(safe_name(run_name or "my_lora", "run_name"))
         except WanTrainerError:
-            return []  # check_lazy_status refuses it
+            return []  # check_lazy_status raises the error
         runs = folders.runs_folder()
         own = sorted(one for one in runs.iterdir() if name_key(one.name).startswith(name)) if runs.is_dir() else []
         files = (directory / file for directory in own for file in ("run.json", *STATUS_FILES))

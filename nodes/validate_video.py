@@ -174,7 +174,7 @@ class ValidateVideo(io.ComfyNode):
             partner=None if partner is None else partner.plan,
             partner_digest="" if partner is None else _digest_of(partner),
         )
-        job.cells()  # refuses too many clips
+        job.cells()  # raises for too many clips
         rendering = Rendering(run.directory, job, run.fps, _metadata(cls.hidden))
         button = CancelButton()
         if not rendering.is_complete():

@@ -23,7 +23,7 @@ _CLIPS_THIS_QUEUE = 20
 
 
 class WanClipFrames(io.ComfyNode):
-    """A node of its own, so that any captioner fits between it and Wan Save Captions."""
+    """Separate from Wan Save Captions, so that any captioner can be placed between both nodes."""
 
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -102,7 +102,7 @@ class WanClipFrames(io.ComfyNode):
         edits = edits_of(dataset)
         found = {name: one.clip for name, one in clips_by_name(edits).items() if every or not one.caption}
         names = list(found)[: clips_this_queue or None]
-        if not names:  # no empty list: ComfyUI would run a captioner without a picture
+        if not names:  # An empty list is not returned, because ComfyUI would run a captioner without a picture.
             return io.NodeOutput([ExecutionBlocker(None)], [""])
         progress, images, unread = NodeProgress(cls.hidden.unique_id), dict[str, torch.Tensor](), list[str]()
         with stops_become_interrupts(), VideoProcess(mm.processing_interrupted) as video:

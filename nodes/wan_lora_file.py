@@ -1,4 +1,4 @@
-"""Wan LoRA File: a LoRA for previews, or for a column of its own in Validate Video."""
+"""Wan LoRA File: a LoRA for previews, or for a separate column in Validate Video."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from .bridge.widgets import flag, judged_when_it_runs, searched_as, text, whole
 _log = logger(__name__)
 
 _NONE = ("",)
-"""value of a list that is not connected; one that is connected is no tuple"""
+"""value of an input that is not connected; a connected input is a list"""
 _LISTS = {
     "captions": "A list: one caption for each clip, from the captioner. Read only when needed.",
     "names": "The names of these clips, from Wan Clip Frames.",

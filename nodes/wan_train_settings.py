@@ -123,7 +123,7 @@ class WanTrainSettings(io.ComfyNode):
         one_of("target_preset", target_preset, tuple(TARGET_PRESETS))
         for name in values.keys() & _READ.keys():
             values[name] = _READ[name](name, values[name])
-        if values.get("compile"):  # checked here, because TrainLoRA runs only after clips are encoded
+        if values.get("compile"):  # Checked here, because TrainLoRA runs only after clips are encoded.
             check_compile(default_device())
         adapter = {name: values.pop(shown) for shown, name in names_on_nodes(LoraConfig).items() if shown in values}
         # TrainLoRA sets the number of steps; this number permits any warm-up.

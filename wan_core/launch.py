@@ -16,7 +16,7 @@ def main() -> int:
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [p for p in sys.path if os.path.abspath(p or os.curdir) != here and not _is_untrusted(p)]
     sys.path.insert(0, os.path.dirname(here))
-    # For Pythons that libraries start, from 3.11 on.
+    # Python 3.11 and newer reads it, also in processes that libraries start.
     os.environ["PYTHONSAFEPATH"] = "1"
     if sys.argv[1:2] == ["video"]:
         from wan_core.video.child import serve

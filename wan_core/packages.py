@@ -50,7 +50,7 @@ def first_import(package: str) -> Iterator[None]:
     try:
         yield
     finally:
-        gc.freeze()  # the first collection would scan all imported objects: 0.6 s
+        gc.freeze()  # Else the first collection would scan all imported objects, for 0.6 s.
         gc.enable()
 
 
@@ -88,7 +88,7 @@ def version_of(package: str) -> str:
         pass
     try:
         return str(getattr(imported(package), "__version__", ""))
-    except Exception:  # missing, or broken: importing it for use will report why
+    except Exception:  # The package is missing or broken; its import for use reports why.
         return ""
 
 

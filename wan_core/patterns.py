@@ -56,7 +56,7 @@ _should_stop: ContextVar[Callable[[], bool] | None] = ContextVar("_should_stop",
 
 @contextlib.contextmanager
 def waits_end_with(should_stop: Callable[[], bool]) -> Iterator[None]:
-    """In this context, `matching` raises Stopped once `should_stop` returns True. The outermost context counts."""
+    """Inside, `matching` raises Stopped once `should_stop` returns True. Of nested contexts, the outermost one counts."""
     if _should_stop.get() is not None:
         yield
         return
@@ -158,7 +158,7 @@ def _output_of_child(request: dict[str, object]) -> tuple[str, bool]:
         stderr=subprocess.DEVNULL,
         creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
     ) as child:
-        # Not by communicate(): called again after a timeout, it does not write the rest of its input.
+        # communicate() is not used: called again after a timeout, it does not write the remaining input.
         stdin, child.stdin = child.stdin, None
         writer = Thread(target=_write_all, args=(stdin, data), daemon=True)
         writer.start()

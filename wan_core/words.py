@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import Any
 
 _KEPT = "\u00a0\u3000\u200c\u200d"
-"""kept though Python calls them unprintable: no-break and ideographic space, zero-width joiners of words and emoji"""
+"""characters that are kept, although unprintable for Python: no-break and ideographic space, zero-width joiners"""
 
 
 _HOLE = re.compile(r"\{(\w+)\}")

@@ -31,7 +31,7 @@ _FROM_FILE = "WanDatasetFromFile"
 CHANGES = ("WanPrecisionPolicy", "Fp8Quantize", "SplitAcrossGPUs", "AddFrozenLora")
 """nodes with a model as input and output"""
 _COUNTING = frozenset(("steps", "rank", "preview_every_n_steps", "blocks_to_swap", "expert"))
-"""widgets of Train Wan LoRA on which a plan depends"""
+"""the widgets of Train Wan LoRA that a plan depends on"""
 _LONGEST = 16
 _KEPT = 8
 _LARGEST = 16384
@@ -125,7 +125,7 @@ class Ahead:
             values = self._values(_FROM_FILE, widgets)
             try:
                 sizes += self.nodes[_FROM_FILE].stated_sizes(**values)  # pyright: ignore[reportAttributeAccessIssue]
-            except (WanTrainerError, OSError):  # the queued node refuses it; a plan falls back to the widgets
+            except (WanTrainerError, OSError):  # The queued node raises the error; a plan falls back to the widgets.
                 sizes += _sizes([[values.get(side) for side in ("width", "height", "num_frames")]])
         return sizes
 
@@ -169,7 +169,7 @@ class Ahead:
 
     def _values(self, kind: str, widgets: Any) -> dict[str, Any]:
         """Returns the values of a node's own widgets, with their types and bounds checked."""
-        # ComfyUI checks them only for queued graphs.
+        # checked here, because ComfyUI checks widgets only for queued graphs
         if not isinstance(widgets, dict):
             raise ConfigError(f"The widgets of {kind} must be a JSON object.")
         known = {given.id: given for given in self.nodes[kind].define_schema().inputs}

@@ -146,8 +146,8 @@ def _mask(mask: Tensor | None, place: int, image: Tensor) -> Tensor:
     """Returns (4, F, h, w) for image latents (C, F, h, w), 1 where a frame is given."""
     if mask is None:
         return torch.zeros(_MASK_CHANNELS, *image.shape[1:])
-    given = 1.0 - _one(mask, place).float().cpu()  # ComfyUI stores 0 if a frame is given
-    # ComfyUI often stores one channel for all four, and may stop before the last frame.
+    given = 1.0 - _one(mask, place).float().cpu()  # ComfyUI's masks are 0 where a frame is given
+    # ComfyUI's mask often has one channel in place of four, and fewer frames than the clip.
     if given.shape[0] != _MASK_CHANNELS:
         given = given.mean(0, keepdim=True).expand(_MASK_CHANNELS, -1, -1, -1)
     missing = image.shape[1] - given.shape[1]

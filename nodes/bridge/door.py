@@ -21,7 +21,7 @@ from .interrupts import InterruptProcessingException, press_again, processing_in
 from .progress import announced
 
 _FINGERPRINT = "fingerprint_inputs"
-"""method whose exceptions ComfyUI ignores, so that a press of Cancel must be repeated"""
+"""method whose exceptions ComfyUI ignores, so that a press of Cancel must be passed on to the next method"""
 _CALLED = (_FINGERPRINT, "check_lazy_status", "execute")
 """methods with values of the graph, except validate_inputs, which returns its error"""
 
@@ -47,7 +47,7 @@ def _checked(node: type[io.ComfyNode], method: Callable[..., Any]) -> Callable[.
             if method.__name__ == _FINGERPRINT:
                 press_again()
             raise
-        except OSError as error:  # Python's message shows a path of this machine, and no remedy
+        except OSError as error:  # Python's message contains a path of this machine and no remedy.
             full = FileError(disk_sentence(error))
             announced(full)
             raise full.with_traceback(error.__traceback__) from None
@@ -57,7 +57,7 @@ def _checked(node: type[io.ComfyNode], method: Callable[..., Any]) -> Callable[.
             if all(line == plain(line) for link in _chain(error) for line in str(link).split("\n")):
                 raise
             if isinstance(error, WanTrainerError):
-                raise error from None  # without its causes, which cannot be printed
+                raise error from None  # raised without its causes, which may be unprintable
             raise TrainingError(f"{type(error).__name__}: {error}").with_traceback(error.__traceback__) from None
 
     return call

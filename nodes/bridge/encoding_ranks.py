@@ -79,7 +79,7 @@ class FurtherCards:
         self._folder = tempfile.TemporaryDirectory(prefix="wan_shares", ignore_cleanup_errors=True)
         try:
             self._start(Path(self._folder.name))
-        except BaseException:  # earlier processes may run already
+        except BaseException:  # Processes that were started before the error may run.
             self.__exit__()
             raise
         return self

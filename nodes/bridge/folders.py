@@ -106,7 +106,7 @@ def diffusion_models() -> list[str]:
             relative = os.path.relpath(place, root)
             inside = "" if relative == os.curdir else relative + os.sep
             found |= {inside + name for name in files if name.lower().endswith(".gguf")}
-            if inside and _is_model_folder(files):  # listed in place of its files
+            if inside and _is_model_folder(files):  # the folder is listed in place of its files
                 found -= {inside + name for name in files}
                 found.add(_folder_name(root, relative))
     return sorted(found, key=str.lower)

@@ -45,7 +45,7 @@ class Handed:
 
 def _mark(path: Path) -> list[int]:
     """Returns the mark of a file, the inode of a folder, [] for a missing path."""
-    try:  # a folder's times change with every file in it
+    try:  # A folder is marked by its inode alone, because its times change with every file in it.
         return [path.stat().st_ino] if path.is_dir() else file_mark(path)
     except OSError:
         return []

@@ -82,13 +82,13 @@ def release_idle_models() -> None:
     Call before GPUs are freed, so that a released model is not first offloaded to RAM.
     """
     try:
-        gc.collect()  # frees lists of finished prompts
+        gc.collect()  # frees the lists of finished prompts
         caches, count = _Caches.found(), _Counted()
         if not caches.prompts:
-            return  # a prompt runs, so its list must be of an unknown class
+            return  # A prompt is running, but its list of waiting nodes was not found.
         going = [(weakref.ref(one), HeldModel(type(one).__name__, count.of(one))) for one in caches.idle_modules]
         for cache, key in caches.idle:
-            # ComfyUI 0.33 keeps a list of a prompt's initial entries, so the entry is emptied too.
+            # ComfyUI 0.33 keeps the initial entries of a prompt in another list, so the entry is emptied too.
             outputs = getattr(cache.pop(key, None), "outputs", None)
             if isinstance(outputs, list):
                 outputs.clear()
@@ -171,7 +171,7 @@ def _instances(kinds: list[Any]) -> list[list[Any]]:
         while frame is not None:
             if frame.f_globals.get("__name__") in _PLACES:
                 for value in list(frame.f_locals.values()):
-                    # By identity, because a class may define equality.
+                    # Classes are compared by identity, because a metaclass may define equality.
                     of = (i for i, kind in enumerate(kinds) if any(base is kind for base in type(value).__mro__))
                     place = next(of, None)
                     if place is not None and not any(one is value for one in found[place]):
@@ -204,7 +204,7 @@ def _found_in(value: Any, depth: int) -> Iterator[nn.Module]:
     elif isinstance(value, list | tuple):
         for one in value:
             yield from _found_in(one, depth + 1)
-    else:  # by __dict__, because a property may load something
+    else:  # through __dict__, because reading a property may load something
         own = getattr(value, "__dict__", {})
         for name in _HOLDERS:
             yield from _found_in(own.get(name), depth + 1)

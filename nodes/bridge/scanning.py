@@ -143,7 +143,7 @@ def scanned_output(
 
 @contextlib.contextmanager
 def _saved_at_last(known: KnownFiles) -> Iterator[None]:
-    """Inside, a scan may be stopped: the known files are saved at the end, so that the next scan reads only others."""
+    """Saves the memo of media files at the end, even of a stopped scan, so that the next scan reads only other files."""
     try:
         yield
     finally:

@@ -50,7 +50,7 @@ def encode_start_images(
     if not (config.start_image or config.end_image):
         return config
     own: list[PreviewPrompt] = []
-    for index, prompt in enumerate(config.prompt_settings):  # a prompt may have a size of its own
+    for index, prompt in enumerate(config.prompt_settings):  # a prompt may set another size
         found = _encoded(config.of_prompt(index), cache, cache_set, variant, codec)
         own.append(replace(prompt, condition_key=found.condition_key, first_frame_key=found.first_frame_key))
     return replace(_encoded(config, cache, cache_set, variant, codec), prompt_settings=tuple(own))

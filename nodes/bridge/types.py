@@ -52,7 +52,7 @@ class CacheHandle:
     cache_set: CacheSet
     report: EncodingReport
     prompt_id: str
-    """the queue entry that encoded it; in later ones all entries are cache hits"""
+    """id of the queue entry that encoded the set; in later queue entries, all its entries are cache hits"""
 
     def __repr__(self) -> str:  # short: core nodes such as Preview Any show it
         return f"<cache of {len(self.cache_set.items)} items, {self.fingerprint[:12]}>"

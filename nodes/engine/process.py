@@ -42,7 +42,7 @@ def worker_environment(outside: Mapping[str, str]) -> dict[str, str]:
     # Absolute paths, because the process runs in the folder of a run, and Python uses PYTHONPATH before our code.
     if folders := found.pop(_PYTHONPATH, ""):
         found[_PYTHONPATH] = os.pathsep.join(os.path.abspath(path) for path in folders.split(os.pathsep) if path)
-    if os.name == "nt":  # else Windows would search the run's folder first for a compiler
+    if os.name == "nt":  # Otherwise Windows would search the run's folder first, for example for a compiler.
         found["NoDefaultCurrentDirectoryInExePath"] = "1"
     return found
 
@@ -94,7 +94,7 @@ def log_tail(log: Path, most: int, start: int = 0) -> str:
             begins = max(start, end - most, 0)
             file.seek(begins)
             read = file.read(most)
-            if begins > start:  # probably in the middle of a line
+            if begins > start:  # The first line is probably incomplete.
                 read = read.partition(b"\n")[2] or read
             return read.decode("utf-8", "replace")
     except (OSError, FileError):

@@ -74,10 +74,10 @@ def run_engine(
 
 def free_comfyui_memory() -> None:
     """Unload ComfyUI's models from every GPU, and from RAM those that no node waits for; ComfyUI loads them again."""
-    release_idle_models()  # first, because unloading from a GPU offloads to RAM
+    release_idle_models()  # called first, because models unloaded from a GPU go to RAM
     mm.unload_all_models()
-    # That covers only ComfyUI's main device. On a card without a model, any call would create a CUDA context of some
-    # hundred MiB.
+    # `unload_all_models` covers only ComfyUI's main device. Cards without a model are left out, because any call
+    # would create a CUDA context of some hundred MiB there.
     for device in {loaded.device for loaded in mm.current_loaded_models if is_gpu(loaded.device)}:
         mm.free_memory(1e30, device)
     gc.collect()
@@ -146,5 +146,5 @@ def _answer(
         answer = {"error": f"{type(error).__name__}: {str(error)[:300]}"}
     # After the except clause, because an exception keeps the decoder's tensors alive.
     if "needs_room" not in answer and gpu_count():
-        free_comfyui_memory()  # for the worker
+        free_comfyui_memory()  # frees the GPU for the worker
     return answer

@@ -59,7 +59,7 @@ class Doors:
         async def read(request: web.Request) -> web.StreamResponse:
             try:
                 check_host(request.headers)
-            except Refused:  # only then is the file with names of this server read
+            except Refused:  # The file with names of this server is read only now.
                 check_host(request.headers, await in_thread(self.known_hosts))
             return await handler(request)
 

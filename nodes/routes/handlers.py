@@ -199,9 +199,9 @@ class RunRoutes:
             raise Refused(404, "This server makes no plans.")
         try:
             return as_json(await in_thread(self.planner.answer, body))
-        except WanTrainerError as error:  # usual while a graph is being built
+        except WanTrainerError as error:  # common while a user builds a graph
             return as_json({**NO_PLAN, "reason": scrubbed(str(error))})
-        except OSError as error:  # a file that was deleted meanwhile, or an invalid name
+        except OSError as error:  # for example a file that was deleted meanwhile, or an invalid name
             return as_json({**NO_PLAN, "reason": f"The model cannot be read ({error.strerror})."})
 
     async def settings_file(self, request: web.Request) -> web.StreamResponse:
@@ -228,7 +228,7 @@ async def _reading(directory: Path, read: Callable[[], Any]) -> Any:
     try:
         return await in_thread(read)
     except WanTrainerError:
-        raise  # has a sentence of its own
+        raise  # It has its own sentence.
     except DAMAGED as error:
         _log.warning("run %s cannot be shown: %s", directory.name, type(error).__name__)
         raise Refused(

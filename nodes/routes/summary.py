@@ -35,7 +35,7 @@ def all_summaries(runs: Path, live: LiveRuns, loras: Path) -> Data:
             run = RECORDED.of(directory)
             found.append((summary(run, live.get(directory.name), loras, there), run.settings))
         except (WanTrainerError, OSError, *DAMAGED):
-            continue  # another version, damaged, or just deleted
+            continue  # The run is of another version, damaged, or just deleted.
     differ = _differing([settings for _, settings in found])
     listed = [{**about, "settings": _shown(settings, differ)} for about, settings in found]
     listed.sort(key=lambda about: (about["live"], about["updated"]), reverse=True)

@@ -116,7 +116,8 @@ def use_step(directory: Path, step: int) -> str:
         raise CheckpointError(f"Run {directory.name} has no intact saved step {step}. Choose another one.")
     newest = max(store.steps(), default=step)
     choice = {"version": 1, "step": step, "newest": newest}
-    atomic_write_json(directory / CHOICE, choice, directory.parent, make=False)  # refused before anything is replaced
+    # Written first: an error comes before any LoRA is replaced.
+    atomic_write_json(directory / CHOICE, choice, directory.parent, make=False)
     return next(iter(publish(directory, saved).names.values()))
 
 

@@ -94,7 +94,7 @@ class QueuedTraining:
                 say_ended(self.directory, "failed", str(failure))
             try:  # the newest step may be damaged; an older one is published then
                 self._publish_latest()
-            except (WanTrainerError, OSError) as error:  # the failure of the run says more
+            except (WanTrainerError, OSError) as error:  # The failure of the run is more useful than this one.
                 _log.warning("%s", error)
             raise
 

@@ -80,7 +80,7 @@ _GIVEN = re.compile(
 )
 _USER_INFO = re.compile(rf"""(?P<place>:(?:{_SLASH}){{2}})(?:[^\s/\\"'<>`]|\\(?!/))+@""")
 _LOGIN = re.compile(r"""(?P<place>(?<!\S)(?:-u|--user)[= ]\s{0,4}["']?)(?!\[secret)[^\s:"']{1,100}:[^\s"']{1,200}""")
-"""curl"""
+"""the login in a curl command"""
 _BASIC = re.compile(r"(?P<said>\bbasic\s+)(?P<given>[A-Za-z0-9+/_-]{8,}={0,2})(?![A-Za-z0-9+/=_-])", re.IGNORECASE)
 _WORD = re.compile(r"""[^\s"'<>`]+""")
 _ESCAPED = re.compile(r"%[0-9A-Fa-f]{2}")

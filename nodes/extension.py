@@ -18,7 +18,6 @@ from .split_across_gpus import SplitAcrossGPUs
 from .train_lora import TrainLoRA
 from .validate_video import ValidateVideo
 from .wan_cache_from_latents import WanCacheFromLatents
-from .wan_cache_from_tfrecord import WanCacheFromTFRecord
 from .wan_clip_frames import WanClipFrames
 from .wan_dataset_from_file import WanDatasetFromFile
 from .wan_dataset_from_images import WanDatasetFromImages
@@ -47,7 +46,6 @@ NODES: list[type[io.ComfyNode]] = [
     WanSaveCaptions,
     CacheLatents,
     WanCacheFromLatents,
-    WanCacheFromTFRecord,
     WanSliderPrompts,
     WanSyntheticDataset,
     WanTrainSettings,

@@ -147,7 +147,7 @@ def test_no_page_and_no_sentence_wants_a_python_that_looks_into_its_own_folder()
 @pytest.mark.lasts(2)
 def test_every_command_answers_in_an_isolated_python_that_keeps_no_docstrings() -> None:
     """As `python_embeded` of the portable build starts it, and with PYTHONOPTIMIZE=2."""
-    actions = {"encode", "stats", "verify", "pack", "trim", "export-tfrecord", "import-tfrecord"}
+    actions = {"encode", "stats", "verify", "pack", "trim", "export-tfrecord"}
     words = [[], *((["cache", name] if name in actions else [name]) for name in sorted(engine_commands()))]
     python = [sys.executable, "-I", "-OO", "wan_core/launch.py"]
     pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}

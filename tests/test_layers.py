@@ -289,7 +289,7 @@ _MAY_CHANGE = {
     "wan_core/job/choose.py": "the folder of a run, which must not be there",
     "wan_core/cli/measure.py": "a folder that the command line names, and that of the user's state",
     "wan_core/cli/new.py": "a folder that the command line names",
-    "wan_core/importers/maxdiffusion/convert.py": "a folder that the command line names",
+    "wan_core/export/tfrecords.py": "a folder that the command line names",
     "nodes/runs/publish.py": "ComfyUI's folder of LoRAs",
     "wan_core/trackers/mirror.py": "storage elsewhere, which the owner of the server named",
 }

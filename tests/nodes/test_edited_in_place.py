@@ -53,7 +53,6 @@ def place(pack_nodes: dict[str, Any], tmp_path: Path) -> Path:
         ("WanDatasetFromFile", {"file": "/list.jsonl"}, "list.jsonl"),
         ("WanDatasetFromFile", {"file": "/list.jsonl"}, "b.mp4"),
         ("WanDatasetFromFile", {"file": "/whole.tar"}, "whole.tar"),
-        ("WanCacheFromTFRecord", {"folder": ""}, "one.tfrec"),
     ],
 )
 def test_data(pack_nodes: dict[str, Any], place: Path, node: str, given: dict[str, str], file: str) -> None:

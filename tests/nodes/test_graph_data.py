@@ -6,14 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from comfy_server import ComfyServer, PromptRefused
 from graphs import CACHE, TRAIN, Graph, is_no_choice, run_of, training_graph
 from safetensors import safe_open
 from safetensors.torch import load_file
-
-from wan_core.importers.maxdiffusion.example import encode_example, encode_tensor
-from wan_core.importers.maxdiffusion.records import record_bytes
 
 pytestmark = [pytest.mark.comfy, pytest.mark.slow, pytest.mark.lasts(0.7)]
 
@@ -158,27 +154,6 @@ def test_latents_from_the_graph_are_those_cache_latents_makes_of_the_same_pixels
         before |= both[-1]
     (ours,), (given,) = both
     assert load_file(ours)["latent"].equal(load_file(given)["latent"])
-
-
-def test_tfrecords_are_read_with_the_prompts_of_a_clip(comfy: ComfyServer) -> None:
-    """As MaxDiffusion's scripts write them: two features and no prompts."""
-    folder = comfy.base / "input" / "records"
-    folder.mkdir()
-    text = torch.zeros(512, 4096)
-    text[:3] = torch.randn(3, 4096)
-    drawn = [{"latents": torch.randn(16, 2, 6, 6), "encoder_hidden_states": text} for _ in range(2)]
-    examples = [{name: [encode_tensor(tensor)] for name, tensor in tensors.items()} for tensors in drawn]
-    (folder / "file_00-10.tfrec").write_bytes(b"".join(record_bytes(encode_example(one)) for one in examples))
-    graph = showing(training_graph("none"), [CACHE, 1])
-    graph[CACHE] = {"class_type": "WanCacheFromTFRecord", "inputs": {"model": ["model", 0], "folder": "records"}}
-    assert "does not carry the empty and the negative prompt" in comfy.error(comfy.run(graph, check=False))
-    graph[CACHE]["inputs"]["clip"] = ["clip", 0]
-    report = shown(comfy, comfy.run(graph))
-    assert "2 items, 10 frames from 1 files" in report
-    assert "latents: 2 stored, 0 there already" in report
-    graph[CACHE]["inputs"]["folder"] = "../somewhere"
-    with pytest.raises(PromptRefused, match="outside the allowed folders"):
-        comfy.run(graph)
 
 
 def test_a_synthetic_set_trains_without_encoders_and_the_lora_says_so(comfy: ComfyServer) -> None:

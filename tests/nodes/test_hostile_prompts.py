@@ -47,7 +47,6 @@ def whole_graph(name: str) -> Graph:
                 "num_frames": 5,
             },
         ),
-        "records": ("WanCacheFromTFRecord", {"model": ["model", 0]}),
         "unet": ("UNETLoader", {"unet_name": MODEL, "weight_dtype": "default"}),
         "apply": ("ApplyWanLoRA", {"run": [TRAIN, 0], "model": ["unet", 0]}),
         "validate": ("ValidateVideo", {"run": [TRAIN, 0], "vae": ["vae", 0], "baseline": False}),

@@ -124,7 +124,6 @@ def ready(pack_nodes: dict[str, Any], monkeypatch: pytest.MonkeyPatch, base: Pat
         "WanVideoDataset": {"model": model, "folder": "clips"},
         "WanDatasetSettings": {},
         "WanDatasetFromFile": {"model": model, "file": "list.csv"},
-        "WanCacheFromTFRecord": {"model": model, "folder": "shards"},
         "WanSyntheticDataset": {"model": model},
         "WanTrainSettings": {},
         "WanSweepSettings": {},

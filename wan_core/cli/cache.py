@@ -1,4 +1,4 @@
-"""`wan_core cache stats | verify | unpack | trim`: maintenance of a cache folder."""
+"""`wan_core cache stats | verify | unpack | trim | export-tfrecord`: maintenance of a cache folder."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ def add_cache_commands(actions: Any) -> None:
         "verify": (_verify, "hash every entry again"),
         "unpack": (_unpack, "write entries of packs, and sets by column, as files: nothing else reads them"),
         "trim": (_trim, "evict what was used longest ago, never what an unfinished run needs"),
+        "export-tfrecord": (_export, "write a cache set as TFRecord shards that MaxDiffusion trains on"),
     }
     made: dict[str, argparse.ArgumentParser] = {}
     for name, (run, text) in works.items():
@@ -31,6 +32,11 @@ def add_cache_commands(actions: Any) -> None:
     made["verify"].add_argument("--remove", action="store_true", help="delete damaged entries")
     made["trim"].add_argument("--limit-gb", type=float, required=True, help="GiB that may stay")
     made["trim"].add_argument("--runs", type=Path, help="folder of runs whose entries stay; default: CACHE's parent")
+    export = made["export-tfrecord"].add_argument
+    export("fingerprint", metavar="SET", help="fingerprint of the set; the start of it is enough")
+    export("folder", type=Path, help="a new folder")
+    export("--records-per-shard", type=int, default=10)
+    export("--eval-timesteps", type=int, nargs="+", default=(), help="for an evaluation set: its noise levels")
 
 
 def _stats(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
@@ -66,6 +72,25 @@ def _trim(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
     cache = _opened(options)
     in_use = cache_names_in_use(options.runs or cache.root.parent)
     return done(out, asdict(trim(cache, int(options.limit_gb * 2**30), keep=in_use)))
+
+
+def _export(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
+    from ..export import export_records
+
+    cache, start = _opened(options), options.fingerprint
+    known = [path.stem for path in (cache.root / "sets").glob("*") if path.stem.startswith(start)]
+    if len(known) > 1:
+        raise ConfigError(f"{len(known)} sets start with {start[:64]!r}. Write more of the fingerprint.")
+    if any(not 0 <= number <= 1000 for number in options.eval_timesteps):
+        raise ConfigError(f"--eval-timesteps {options.eval_timesteps} must lie between 0 and 1000.")
+    report = export_records(
+        cache,
+        known[0] if known else start,
+        options.folder.absolute(),
+        records_per_shard=options.records_per_shard,
+        eval_timesteps=options.eval_timesteps,
+    )
+    return done(out, report._asdict())
 
 
 def _opened(options: argparse.Namespace) -> LatentCache:

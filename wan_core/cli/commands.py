@@ -20,7 +20,6 @@ from .cache import add_cache_commands
 from .cluster import add_cluster_command
 from .encode import add_encode_command
 from .files import add_file_commands
-from .maxdiffusion import add_tfrecord_commands
 from .measure import add_measure_command
 from .new import add_import_command
 from .output import Command, emitter, failed, private_stdout, quieten_libraries
@@ -129,12 +128,11 @@ def _parser() -> argparse.ArgumentParser:
     add_send_command(command)
     add_cluster_command(command)
     add_measure_command(command)
-    text = "encode a graph's clips; look after a cache folder: count, check, unpack, make room; TFRecords"
+    text = "encode a graph's clips; look after a cache folder: count, check, unpack, make room, export"
     actions = commands.add_parser("cache", help=text, description=text)
     actions = actions.add_subparsers(dest="action", required=True, metavar="ACTION")
     add_encode_command(actions)
     add_cache_commands(actions)
-    add_tfrecord_commands(actions)
     return parser
 
 

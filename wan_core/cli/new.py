@@ -142,7 +142,7 @@ def _data(said: str, runs: Path, cache: LatentCache) -> DataConfig:
         sets = ", ".join(path.stem[:12] for path in sorted((cache.root / "sets").glob("*"))[:8]) or "none"
         raise ConfigError(
             f"--data {said[:80]!r} names {len(found) or 'no'} encoded sets and no run. Encoded sets: {sets}. Make "
-            "one with Cache Latents + Captions in ComfyUI, or from TFRecords with: cache import-tfrecord."
+            "one with Cache Latents + Captions in ComfyUI."
         )
     return DataConfig.of(found[0], cache.read_set(found[0]))
 

@@ -1,4 +1,4 @@
-"""LoRA files for other programs (key layout, dtype, metadata), and publishing them to a shared folder."""
+"""LoRA files for other programs (key layout, dtype, metadata), publishing them, and cache sets as TFRecords."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from .folders import FOLDERS
 from .look import LoraLook, look_at_lora
 from .lora_file import LoraFile, file_bytes, lora_metadata, trigger_phrase, workflow_metadata
 from .published import publish_file, withdraw_file
+from .tfrecords import export_records
 
 __all__ = [
     "FOLDERS",
     "LoraFile",
     "LoraLook",
+    "export_records",
     "file_bytes",
     "hub_folder",
     "look_at_lora",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from .graph_images import Pixels, match_captions, scan_pixels
 from .graph_tensors import PromptKeys, TensorClip, checked_text, store_clips, store_text
-from .maxdiffusion.convert import export_records, import_records, record_files
 from .source import Columns, SourceFile
 from .source_file import is_source, list_sources, open_source, source_fingerprint, stated_mark, stated_settings
 from .trainers.ai_toolkit import processes_of
@@ -19,8 +18,6 @@ __all__ = [
     "SourceFile",
     "TensorClip",
     "checked_text",
-    "export_records",
-    "import_records",
     "is_backend_list",
     "is_source",
     "list_sources",
@@ -29,7 +26,6 @@ __all__ = [
     "parse_document",
     "processes_of",
     "read_settings_text",
-    "record_files",
     "scan_pixels",
     "source_fingerprint",
     "stated_mark",

@@ -14,7 +14,6 @@ export const OURS = [
   ...["PlanMemory", "PrecisionAudit", "SplitAcrossGPUs", "TrainLoRA", "ValidateVideo"],
   ...[
     "WanCacheFromLatents",
-    "WanCacheFromTFRecord",
     "WanClipFrames",
     "WanDatasetFromFile",
     "WanDatasetFromImages",

@@ -1,1 +1,0 @@
-"""MaxDiffusion's training sets: TFRecords of latents and text features, read and written."""

@@ -13,14 +13,10 @@ M=/models
 DIT_LOW="$M/dit/{LOW}"
 export RANK=${{RANK:-64}}
 STEPS=1500
-: "${{SEED:=7}}"
+SEED=7
 NAME=fox
 EXTRA=(--save_every_n_steps 100   # often
-       --lr_scheduler cosine)
-EXTRA+=(--fp8_base)
-cat > set.toml <<'EOF'
-it's {TRAIN} --dit not_this.safetensors
-EOF
+       --lr_scheduler cosine --fp8_base)
 echo "now wan_train_network.py --dit not_this.safetensors"
 python wan_cache_latents.py --dataset_config set.toml --vae v.safetensors && echo cached
 CUDA_VISIBLE_DEVICES=1 nohup {TRAIN} \\
@@ -31,10 +27,10 @@ BATCH = f"""@echo off
 rem wan_train_network.py --dit not_this.safetensors
 :: it's not a command either: {TRAIN} --dit x
 set "M=C:\\models"
-set DIT_LOW=%m%\\{LOW}
+set DIT_LOW=%M%\\{LOW}
 set RANK=64
-if not defined STEPS set STEPS=1500
-if "%SEED%"=="" (set SEED=7)
+set STEPS=1500
+set SEED=7
 set NAME=fox
 set EXTRA=--save_every_n_steps 100 --lr_scheduler cosine
 echo wan_train_network.py --dit not_this.safetensors
@@ -58,22 +54,6 @@ Write-Host "wan_train_network.py --dit not_this.safetensors"
   --task t2v-A14B --dit $low --network_dim $rank --max_train_steps $steps --seed $Seed `
   --output_name "${{Name}}_v1" @more | Tee-Object log.txt
 """
-PYTHON = f"""import subprocess
-DIT = Path("/models") / "{LOW}"
-NAME = "fox"
-def main():
-    print("wan_train_network.py --dit not_this.safetensors")
-    command = [
-        "accelerate", "launch", f"{{MUSUBI}}/wan_train_network.py", "--task", "t2v-A14B", "--dit", str(DIT),
-        "--network_dim", str(64), "--max_train_steps", "1500", "--seed", "7", "--output_name", NAME + "_v1",
-        "--save_every_n_steps", "100",
-    ]
-    command += ["--lr_scheduler", "cosine"]
-    command.append("--fp8_base")
-    subprocess.run(command, check=True)
-"""
-
-
 _PAIRS = {
     "a.sh": """for x in 1; do python wan_cache_latents.py --dataset_config d.toml; done
 R=16

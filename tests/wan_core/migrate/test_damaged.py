@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.mutated import damaged, mutations, sources
-from tests.support.scripts import BATCH, PAIRS, POWERSHELL, PYTHON, SHELL
+from tests.support.scripts import BATCH, PAIRS, POWERSHELL, SHELL
 from wan_core.cli.new import add_import_command
 from wan_core.errors import ExitCode, WanTrainerError
 from wan_core.migrate import api_graph, canvas_graph, read_job, read_texts
@@ -22,7 +22,6 @@ SCRIPTS = {
     "shell.sh": SHELL,
     "batch.bat": BATCH,
     "power.ps1": POWERSHELL,
-    "file.py": PYTHON,
     "notes.txt": f"Here's what I ran:\n{SHELL}\n```\n{BATCH}```",
     **{f"pair_{name}": text for name, text in PAIRS.items()},
 }

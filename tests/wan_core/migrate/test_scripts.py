@@ -1,4 +1,4 @@
-"""Scripts of a shell, of cmd and of Python: their own variables are followed, nothing is guessed; PowerShell is read.
+"""Scripts of a shell and of cmd: plain variables are followed, nothing is guessed; PowerShell is read.
 
 The scripts are ours; each has a property of scripts that people have written for a training of their own.
 """
@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.imported import TRAIN, job_of, model, said
-from tests.support.scripts import BATCH, HIGH, LOW, PAIRS, POWERSHELL, PYTHON, SHELL
+from tests.support.scripts import BATCH, HIGH, LOW, PAIRS, POWERSHELL, SHELL
 from wan_core.errors import ConfigError
 from wan_core.migrate import UnknownSettingsError, api_graph
 from wan_core.migrate.foreign_job import UNKNOWN_MODEL
 
 
-@pytest.mark.parametrize(("name", "text"), [("a.sh", SHELL), ("a.bat", BATCH), ("a.py", PYTHON), ("a.txt", BATCH)])
+@pytest.mark.parametrize(("name", "text"), [("a.sh", SHELL), ("a.bat", BATCH), ("a.txt", BATCH)])
 def test_what_a_script_sets_is_followed(tmp_path: Path, name: str, text: str) -> None:
     job = job_of(tmp_path, text, name)
     train = job.train()
@@ -36,8 +36,6 @@ def test_what_a_script_sets_is_followed(tmp_path: Path, name: str, text: str) ->
         ("a.sh", f'{TRAIN} --task t2v-A14B --dit "$DIT_LOW" --network_dim $RANK --max_train_steps ${{S:?}}'),
         ("a.bat", f'{TRAIN} --task t2v-A14B --dit "%DIT_LOW%" --network_dim %RANK% --max_train_steps %S%'),
         ("a.ps1", f"{TRAIN} --task t2v-A14B --dit $dit_low --network_dim $c.rank --max_train_steps $env:S"),
-        ("a.py", "run(['wan_train_network.py', '--task', 't2v-A14B', '--dit', dit_low, '--network_dim', rank,"
-         " '--max_train_steps', a.steps])"),
         ("a.toml", "task = 't2v-A14B'\ndit = '$DIT_LOW'\nnetwork_dim = '${RANK}'\nmax_train_steps = '%S%'"),
     ],
 )  # fmt: skip
@@ -159,7 +157,6 @@ def test_of_other_commands_the_account_says_which_was_taken(tmp_path: Path) -> N
         'echo "run wan_train_network.py --dit x"',
         "if [ -f src/wan_train_network.py ]; then ls; fi",
         "pgrep -f wan_train_network.py -l",
-        "cat <<EOF\npython wan_train_network.py --dit x\nEOF",
         "python wan_cache_latents.py --dataset_config x --vae y",
     ],
 )
@@ -171,7 +168,7 @@ def test_words_about_the_program_are_no_command(tmp_path: Path, text: str) -> No
 @pytest.mark.parametrize(
     ("text", "rank"),
     [
-        ('CMD="python wan_train_network.py --dit x"\nCMD="$CMD --network_dim 9"\neval "$CMD"', 9),
+        ('CMD="python wan_train_network.py --dit x --network_dim 9"\neval "$CMD"', 9),
         ('CMD="python wan_train_network.py --dit x --network_dim 9"\n$CMD', 9),
         ("bash -c 'cd x && python wan_train_network.py --dit x --network_dim 9'", 9),
         ("(cd x; python -m musubi_tuner.wan_train_network --dit x --network_dim=9)", 9),
@@ -210,11 +207,11 @@ def test_what_depends_on_more_than_the_script_is_not_guessed(tmp_path: Path, tex
 def test_options_that_may_be_there_or_not_are_named(tmp_path: Path) -> None:
     text = (
         'MORE="--fp8_base"\nif [ "$1" ]; then MORE="$MORE --compile"; fi\nlist=(--seed 3)\n'
-        '[ -z $2 ] && list+=(--sdpa)\npython wan_train_network.py --dit x $MORE "${list[@]}" $OTHER\n'
+        'python wan_train_network.py --dit x $MORE "${list[@]}" $OTHER\n'
     )
     job = job_of(tmp_path, text)
     assert (job.train().seed, job.train().compile) == (3, False)
-    assert "if ...: --compile if ...: --sdpa $OTHER belongs to no option" in said(job, "to do")
+    assert "$MORE $OTHER belongs to no option" in said(job, "to do")
 
 
 def test_what_becomes_nothing_is_named_as_it_is_written(tmp_path: Path) -> None:
@@ -254,21 +251,19 @@ def test_an_empty_list_of_patterns_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_value_that_expands_for_ever_is_refused(tmp_path: Path) -> None:
-    doubled = "\n".join(f"A{n}=$A{n - 1}$A{n - 1}" for n in range(1, 40))
-    with pytest.raises(ConfigError, match="has more than 65,536 characters"):
-        job_of(tmp_path, f"A0={'x' * 100}\n{doubled}\npython wan_train_network.py --dit $A39")
+    longer = "\n".join(f"A{n}={f'$A{n - 1}' * 40}" for n in range(1, 40))
+    with pytest.raises(ConfigError, match="have more than 65,536 characters"):
+        job_of(tmp_path, f"A0={'x' * 100}\n{longer}\npython wan_train_network.py --dit $A39")
 
 
 @pytest.mark.parametrize("letter", ["'", '"', "$(", "${", "`", "@(", "(", "{", "-", "%", "<<a "])
 def test_a_script_of_brackets_ends_in_an_answer(tmp_path: Path, letter: str) -> None:
-    for name in ("a.sh", "a.bat", "a.ps1", "a.py"):
+    for name in ("a.sh", "a.bat", "a.ps1"):
         with suppress(ConfigError):
             job_of(tmp_path, f"python wan_train_network.py --dit {letter * 5001}", name)
 
 
-def test_a_python_file_with_letters_that_python_warns_of_is_read(tmp_path: Path) -> None:
-    text = 'run(["wan_train_network.py", "--dit", "x.safetensors", "--network_dim", "9"])\nprint("\\d")\n'
-    assert job_of(tmp_path, text, "a.py").lora().rank == 9
+def test_a_command_of_a_notebook_is_read(tmp_path: Path) -> None:
     notebook = "!pip install x\n!accelerate launch wan_train_network.py --dit x.safetensors --network_dim 9\n"
     assert job_of(tmp_path, notebook, "b.py").lora().rank == 9
 
@@ -293,11 +288,6 @@ _RUNS = f"{TRAIN} --task t2v-A14B --output_name n --dit"
             "a.bat",
             f"set D=m\\{HIGH}\nset R=8\ncall :low\n{_RUNS} %D% --network_dim %R%\nexit /b\n"
             f":low\nset D=m\\{LOW}\nset /a R=2*2\nexit /b",
-        ),
-        (
-            "a.py",
-            f"d, r = 'm/{HIGH}', '8'\nd = 'm/{HIGH}'\nr = '8'\ndef low():\n    d = 'm/{LOW}'\n    r = '4'\n"
-            "run(['wan_train_network.py', '--task', 't2v-A14B', '--dit', d, '--network_dim', r])",
         ),
         # a label that may be passed by
         ("a.bat", f"set D=m\\{HIGH}\nif %1==a goto t\nset D=m\\{LOW}\nset R=8\n:t\n{_RUNS} %D% --network_dim %R%"),
@@ -327,31 +317,13 @@ def test_what_may_have_been_set_otherwise_is_asked_for(tmp_path: Path, name: str
     ("name", "text"),
     [
         ("a.sh", f"D=m/{LOW}; R=8\nsource venv/bin/activate\n. ~/.bashrc\n{_RUNS} $D --network_dim $R"),
-        ("a.sh", f"source my.sh\nD=m/{LOW}; R=8\n{_RUNS} $D --network_dim $R"),
-        ("a.sh", f'say() {{\n  local R=4\n  echo "R=4 $R"\n}}\nD=m/{LOW}; R=8\nsay\n{_RUNS} $D --network_dim $R'),
         ("a.bat", f"set D=m\\{LOW}\nset R=8\ncall venv\\Scripts\\activate.bat\n{_RUNS} %D% --network_dim %R%"),
-        (
-            "a.py",
-            f"N = 8\nCMD = ['accelerate launch', 'wan_train_network.py', '--task t2v-A14B', r'--dit m/{LOW}',\n"
-            "    f'--network_dim {N}']\nrun([part for item in CMD for part in item.split()])",
-        ),
-        (
-            "a.py",
-            "def command():\n    return ['accelerate', 'launch', 'wan_train_network.py', '--task', 't2v-A14B',\n"
-            f"        '--dit', 'm/{LOW}', '--network_dim', '8'], 'name'\nrun(command()[0])",
-        ),
     ],
 )
 def test_what_is_still_so_is_followed(tmp_path: Path, name: str, text: str) -> None:
     job = job_of(tmp_path, text, name)
     assert model(job) == (LOW, "none")
     assert job.lora().rank == 8
-
-
-@pytest.mark.parametrize(("name", "letters"), [("a.sh", "$"), ("a.sh", '"$"$'), ("a.ps1", "$"), ("a.ps1", "$a[")])
-def test_a_word_that_grows_letter_by_letter_is_refused(tmp_path: Path, name: str, letters: str) -> None:
-    with pytest.raises(ConfigError, match="a word has more than 65,536 characters"):
-        job_of(tmp_path, letters * (100_000 // len(letters) * 2) + f"\n{_RUNS} m/{LOW}", name)
 
 
 def test_what_one_expert_does_not_say_is_not_made_up_for_the_pair(tmp_path: Path) -> None:

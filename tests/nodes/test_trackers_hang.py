@@ -60,12 +60,9 @@ def test_a_prompt_ends_with_its_run(comfy: ComfyServer, silent: str) -> None:
     print({kind: round(seconds, 2) for kind, seconds in held.items()})  # noqa: T201
     assert max(held.values()) < held["none"] + GROSS_S
     assert pipe.read_bytes() == (folder_of(comfy, "hang_mirror") / "saves/step-000002/lora.safetensors").read_bytes()
-    waiting = comfy.output / "wan_trainer" / "_outbox"
-    deadline = time.monotonic() + 60
-    while list(waiting.glob("*.mirror.json")) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not list(waiting.glob("*.mirror.json"))
     deadline = time.monotonic() + 120  # of which the log of a run tells once its sender has given up
-    while "The webhook has not taken" not in (folder_of(comfy, "hang_silent") / "log.txt").read_text(encoding="utf-8"):
+    while "The webhook had not taken everything" not in (folder_of(comfy, "hang_silent") / "log.txt").read_text(
+        encoding="utf-8"
+    ):
         assert time.monotonic() < deadline
         time.sleep(0.5)

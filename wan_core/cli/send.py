@@ -1,4 +1,4 @@
-"""`wan_core send`: sends the waiting messages and files of a run's webhook and mirror."""
+"""`wan_core send`: copies what the mirror of a run lacks."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import BinaryIO
 
 from ..errors import ConfigError, ExitCode
 from ..events import Emit
-from .output import print_json, run_directory
+from .output import done, run_directory
 
 _OWN_COMFYUI = Path(__file__).resolve().parents[4]
 """the ComfyUI that has this pack in custom_nodes"""
 
 
 def add_send_command(command: Callable[..., argparse.ArgumentParser]) -> None:
-    sub = command("send", _send, "send to the webhook and the mirror what they have not taken yet")
+    sub = command("send", _send, "copy the saved steps, previews and clips of a run that the mirror lacks")
     sub.add_argument("run_path", type=Path, metavar="RUN", help="folder of a run, or its run.json")
     sub.add_argument(
         "--trackers", type=Path, metavar="FILE", help="their settings; default: those of this ComfyUI, for its own runs"
@@ -27,7 +27,9 @@ def add_send_command(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def _send(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
-    from ..trackers.sender import send_what_waits, serve
+    from ..trackers.delivery import reason_of
+    from ..trackers.mirror import Mirror
+    from ..trackers.sender import serve
     from ..trackers.settings import ServerSettings
 
     directory = run_directory(options.run_path)
@@ -36,21 +38,20 @@ def _send(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
         serve(directory, settings, os.fdopen(os.dup(0), "rb"), out)
         sys.stderr.flush()
         os._exit(ExitCode.DONE)  # library threads and a hanging destination must not delay the exit
-    from ..trackers.figures import About
-
-    found = send_what_waits(directory, settings, About.read(directory))
-    print_json(out, {"version": 1, **found})
-    out.flush()
-    whole = not any(kind["waiting"] for kind in found.values())
-    os._exit(ExitCode.DONE if whole else ExitCode.BAD_INPUT)
+    if not settings.mirror.url:
+        raise ConfigError("The settings name no mirror. Set mirror.url in trackers.json.")
+    mirror = Mirror(settings.mirror, directory)
+    try:
+        mirror.begin()
+        mirror.copy()
+    except Exception as error:
+        raise ConfigError(f"The mirror lacks files: {reason_of(error)}. Correct this, then try again.") from error
+    return done(out, {"saved_steps": len(mirror.saved)})
 
 
 def settings_file(directory: Path, named: Path | None) -> Path:
     """Returns the file of destinations: --trackers, or the file of the ComfyUI that contains this pack. Raises
-    ConfigError without --trackers for a run outside of that ComfyUI, because a foreign run folder could have
-    messages."""
-    if (directory.parent / "run.json").exists():
-        raise ConfigError(f"{directory.parent.name} is a run itself, so nothing in it is sent. Move the run out of it.")
+    ConfigError without --trackers for a run outside of that ComfyUI."""
     usual = _OWN_COMFYUI / "user" / "wan_trainer" / "trackers.json"
     own = directory.parent == (_OWN_COMFYUI / "output" / "wan_trainer").resolve()
     if named is None and not (own and usual.is_file()):

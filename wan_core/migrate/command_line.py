@@ -49,6 +49,7 @@ _ASSIGNS = re.compile(
     re.MULTILINE | re.IGNORECASE,
 )
 _USED = re.compile(r"\$\{(\w+)(?:\[@\])?(?::?[-=]([^{}\n]*))?\}|\$(\w+)|%(\w+)%|!(\w+)!")
+_DEFAULT = re.compile(r"\$\{(\w+):?-([^{}\n]*)\}")
 _JUMPS = re.compile(
     r"^[^\n]*(?<![\w/])(?:goto\b|(?:source|\.|call)[ \t]+(?![^\n]*(?:activate|conda|rc\b)))", re.MULTILINE
 )
@@ -101,7 +102,8 @@ def _values(text: str) -> dict[str, str]:
     values: dict[str, str] = {}
     for found in _ASSIGNS.finditer(text):
         name, *said = (group for group in found.groups() if group is not None)
-        values[name] = re.sub(rf"\$\{{{name}:?-([^{{}}\n]*)\}}", r"\1", said[0]).replace("\n", " ")
+        own = _DEFAULT.fullmatch(said[0])  # RANK=${RANK:-64}
+        values[name] = (own[2] if own and own[1] == name else said[0]).replace("\n", " ")
     mentions = Counter(re.findall(r"(?<![\w${%!.-])([A-Za-z_]\w*)(?![\w%!.-])", text))
     return {name: value for name, value in values.items() if mentions[name] == 1}
 

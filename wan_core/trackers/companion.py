@@ -20,13 +20,13 @@ from .figures import About
 _LAUNCH = Path(__file__).resolve().parents[1] / "launch.py"
 _MOMENT_S = 0.5
 _LATE = (
-    "Some messages of this run are not sent yet. A separate process sends them; what it cannot send is kept, "
-    "and sent with the next run in this folder, or by: python wan_core/launch.py send RUN"
+    "Some messages of this run are not sent yet. A separate process sends them; what the mirror lacks then is copied "
+    "when the run is resumed, or by: python wan_core/launch.py send RUN"
 )
 
 _ENDED = (
-    "it has ended, and later messages of this run are not kept. Check user/wan_trainer/trackers.json; "
-    "the mirror is copied with the next run in this folder, or by: python wan_core/launch.py send RUN"
+    "it has ended, and later messages of this run are not sent. Check user/wan_trainer/trackers.json; "
+    "what the mirror lacks is copied when the run is resumed, or by: python wan_core/launch.py send RUN"
 )
 
 

@@ -46,16 +46,14 @@ class Destination(Protocol):
 class Delivery:
     """Delivers events to one destination, in a thread."""
 
-    def __init__(self, destination: Destination, *, begins: bool = False, late: str = "") -> None:
-        """`begins`: call `begin` now, not at the first event. `late`: the sentence if events are left at the end."""
-        self._destination, self._begins, self._late = destination, begins, late
+    def __init__(self, destination: Destination, *, late: str = "") -> None:
+        """`late`: the complaint if events are left at the end."""
+        self._destination, self._late = destination, late
         self._events: deque[Event] = deque()
         self._changed = threading.Condition()
         self._closing = False
         self._complaints: deque[str] = deque(maxlen=8)
         self._failing = False
-        self.failure = ""
-        """reason of the last failure"""
         self._thread = threading.Thread(target=self._serve, daemon=True, name=f"wan-{destination.title}")
         self._thread.start()
 
@@ -75,13 +73,13 @@ class Delivery:
         return found
 
     def close(self) -> list[str]:
-        """Waits until all events are delivered, at most `patience_s` without progress; returns the last failures."""
+        """Waits until all events are delivered, at most `patience_s` without progress; returns the last complaints."""
         with self._changed:
             self._closing = True
             self._changed.notify()
         began = time.monotonic()
         while self._thread.is_alive() and time.monotonic() < self._until(began):
-            self._thread.join(0.1)  # a short wait, because on Windows a signal does not interrupt `join`
+            self._thread.join(0.1)  # short, because on Windows a signal does not interrupt a join
         left = self.complaints()
         if self._thread.is_alive():
             left.append(
@@ -98,7 +96,7 @@ class Delivery:
         return min(moved + self._destination.patience_s, began + _LONGEST_S)
 
     def _serve(self) -> None:
-        begun, next_try = self._begins and self._guarded(self._destination.begin), 0.0
+        begun, next_try = False, 0.0
         while (event := self._next()) is not None:
             if not begun and time.monotonic() >= next_try:
                 begun = self._guarded(self._destination.begin)
@@ -117,25 +115,25 @@ class Delivery:
             return self._events.popleft()
 
     def _guarded(self, act: Callable[[], None]) -> bool:
-        """Returns whether `act` succeeded; the first of consecutive failures becomes a sentence of `complaints`."""
+        """Returns whether `act` succeeded; the first of consecutive failures becomes a complaint."""
         try:
             act()
-        except BaseException as error:  # A tracker's library may raise SystemExit if its key is missing.
+        except BaseException as error:  # a tracker's library may raise SystemExit without a key
             if not self._failing:
-                self.failure = shortened(_reason_of(error), 300)
-                _log.warning("%s failed: %s: %s", self._destination.title, type(error).__name__, self.failure)
-                self._complaints.append(f"{self._destination.title} failed, and the training continues: {self.failure}")
+                reason = reason_of(error)
+                _log.warning("%s failed: %s: %s", self._destination.title, type(error).__name__, reason)
+                self._complaints.append(f"{self._destination.title} failed, and the training continues: {reason}")
             self._failing = True
         else:
             self._failing = False
         return not self._failing
 
 
-def _reason_of(error: BaseException) -> str:
-    """Returns an error's message in one line, without secrets."""
+def reason_of(error: BaseException) -> str:
+    """Returns an error's message in one short line, without secrets."""
     # Imported here, since both import torch, which the sender process needs only for a failure.
     from ..export.secrets import without_secrets
     from ..job import disk_sentence
 
     said = disk_sentence(error) if isinstance(error, OSError) and error.errno in DISK_FULL else str(error)
-    return without_secrets(" ".join(said.split()) or type(error).__name__)
+    return shortened(without_secrets(" ".join(said.split()) or type(error).__name__), 300)

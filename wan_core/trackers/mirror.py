@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,6 @@ from ..errors import ConfigError, DependencyError, WanTrainerError
 from ..events import CheckpointSaved, Event, Finished, SampleReady
 from ..files import FileError, open_inside
 from ..packages import pip_line
-from .outbox import Outbox
 from .settings import MirrorSettings
 
 _PACKAGES = {
@@ -39,22 +39,18 @@ _CLIPS = (".mp4", ".webm", ".png", ".webp")
 _STATE, _MANIFEST = "state.safetensors", "manifest.json"
 
 
-_COPIED_AT = (CheckpointSaved, SampleReady, Finished)
-
-
 class Gone(WanTrainerError):  # noqa: N818  not an error of the program
-    """A saved step was pruned, or the run deleted, before it was copied."""
+    """A saved step was pruned before it was copied."""
 
 
 class Mirror:
     """Copies saved steps, metrics and clips. The manifest is copied last, so a folder with a manifest is complete.
 
-    Failed copies are retried with the next saved step, at the end, and in later sessions of all runs in the same
-    folder. The file is opened again for each piece, so that the run can be deleted meanwhile. Links are not followed.
+    What the mirror lacks is copied with the next saved step, at the end, and in later sessions. Links are not followed.
     """
 
     title = "The mirror"
-    patience_s = 900.0
+    patience_s = 3600.0
 
     def __init__(self, settings: MirrorSettings, directory: Path) -> None:
         """Raises DependencyError without the library for the address, ConfigError for an invalid address."""
@@ -74,111 +70,67 @@ class Mirror:
             raise ConfigError(
                 f"mirror.url begins with {scheme}://, which fsspec does not know. Install its package, or use file://."
             ) from error
-        self._url, self._with_state = settings.url, settings.state
-        self._directory = directory
+        self._url, self._with_state, self._directory = settings.url, settings.state, directory
         self._files: Any = None
-        self._root = ""
-        self._copied: set[tuple[str, str]] = set()
-        """(run, folder) of saved steps that the mirror has"""
+        self._there = ""
+        self.saved: set[str] = set()
+        """folders of saved steps that the mirror has"""
 
         self._clips: set[tuple[str, int]] = set()
         """(path, size) of clips that the mirror has"""
-        self.outbox = Outbox(directory.parent, "mirror")
         self.moved_at = 0.0
-
-    def keep(self, event: Event) -> None:
-        """Adds an event that needs a copy to the outbox. Raises OSError or FileError."""
-        if isinstance(event, _COPIED_AT):
-            saved = event.folder.rpartition("/")[2] if isinstance(event, CheckpointSaved) else ""
-            self.outbox.put({"run": self._directory.name, "saved": saved})
 
     def begin(self) -> None:
         """Opens the storage."""
         from fsspec.core import url_to_fs
 
         self._files, root = url_to_fs(self._url)
-        self._root = root.rstrip("/")
+        self._there = f"{root.rstrip('/')}/{self._directory.name}"
 
     def take(self, event: Event) -> None:
-        """Copies missing saved steps and previews, and the metrics. Raises Gone, and the errors of the storage."""
-        if isinstance(event, _COPIED_AT):
-            self._copy_waiting()
+        """Copies what the mirror lacks at a saved step, a preview and the end. Raises Gone, and the errors of the
+        storage."""
+        if isinstance(event, CheckpointSaved | SampleReady | Finished):
+            self.copy()
+        if isinstance(event, CheckpointSaved) and (name := event.folder.rpartition("/")[2]) not in self.saved:
+            raise Gone(f"{name} was pruned before it was copied. Raise keep_last_saves.")
 
     def end(self) -> None:
-        """Copies all waiting files; waits if another process is copying."""
-        self.outbox.drain(self._copy_waiting)
+        """Copies what failed before."""
+        self.copy()
 
-    def _copy_waiting(self) -> bool:
-        """Copies all waiting files; returns False if another process is copying."""
-        with self.outbox.alone() as alone:
-            if not alone:
-                return False
-            waiting: dict[Path | None, dict[Path, str]] = {self._directory: {}}
-            for file in self.outbox.waiting():
-                if (message := self.outbox.read(file)) is not None:
-                    waiting.setdefault(self.outbox.run_of(message), {})[file] = str(message.get("saved"))
-            for directory, files in waiting.items():
-                pruned = self._copy_run(directory, {*files.values()}) if directory is not None and files else []
-                # Only messages listed before the copy: one written during it may be for a later step.
-                for file in files:
-                    self.outbox.remove(file)
-                for name in pruned:
-                    raise Gone(f"{name} was pruned before it was copied. Raise keep_last_saves.")
-        return True
-
-    def _copy_run(self, directory: Path, saved: set[str]) -> list[str]:
-        """Copies a run; returns the steps of `saved` that were deleted before they were copied."""
-        there = f"{self._root}/{directory.name}"
-        self._files.makedirs(there, exist_ok=True)
-        for folder in self._missing_steps(directory):
-            self._copy_step(folder, f"{there}/{folder.name}")
+    def copy(self) -> None:
+        """Copies missing saved steps and clips, and the run's settings and metrics."""
+        self._files.makedirs(self._there, exist_ok=True)
+        for folder in self._missing_steps():
+            self._copy_step(folder, f"{self._there}/{folder.name}")
         for name in _OF_THE_RUN:
-            self._put(directory / name, directory, f"{there}/{name}")
-        self._copy_clips(directory / _SAMPLES, directory, f"{there}/{_SAMPLES}")
-        missing = (
-            name for name in sorted(saved) if _STEP.fullmatch(name) and (directory.name, name) not in self._copied
-        )
-        return [name for name in missing if not self._files.exists(f"{there}/{name}/{_MANIFEST}")]
+            self._put(self._directory / name, f"{self._there}/{name}")
+        self._copy_clips(self._directory / _SAMPLES, f"{self._there}/{_SAMPLES}")
 
-    def _missing_steps(self, directory: Path) -> Iterator[Path]:
-        """Yields the saved steps of a run that are not complete at the mirror, oldest first."""
-        saves = directory / "saves"
-        names = sorted(os.listdir(saves), key=lambda name: (len(name), name)) if _is_folder(saves) else []
-        for name in names:
-            folder = saves / name
-            if (directory.name, name) in self._copied or not _STEP.fullmatch(name) or not _is_folder(folder):
+    def _missing_steps(self) -> Iterator[Path]:
+        """Yields the saved steps of the run that are not complete at the mirror, oldest first."""
+        for folder in sorted(_entries(self._directory / "saves"), key=lambda path: (len(path.name), path.name)):
+            if folder.name in self.saved or not _STEP.fullmatch(folder.name) or not _is_folder(folder):
                 continue
-            if not (folder / _MANIFEST).is_file():
-                continue
-            if self._is_complete(folder / _MANIFEST, directory, f"{self._root}/{directory.name}/{name}/{_MANIFEST}"):
-                self._copied.add((directory.name, name))
-            else:
-                yield folder
-
-    def _is_complete(self, manifest: Path, run: Path, there: str) -> bool:
-        """Returns whether the mirror has this saved step completely."""
-        if not self._files.exists(there):
-            return False
-        try:  # compared by content, because an earlier run of the same name may have copied another step
-            return self._files.cat_file(there) == _piece(manifest, run, 0)[0]
-        except (FileError, OSError):
-            return False
+            manifest, there = folder / _MANIFEST, f"{self._there}/{folder.name}/{_MANIFEST}"
+            with contextlib.suppress(OSError):  # pruned meanwhile
+                # compared by content, because an earlier run of the same name may have copied another step
+                if self._files.exists(there) and self._files.cat_file(there) == manifest.read_bytes():
+                    self.saved.add(folder.name)
+                elif manifest.is_file():
+                    yield folder
 
     def _copy_step(self, folder: Path, there: str) -> None:
-        try:
-            names = sorted(file.name for file in folder.iterdir() if file.is_file() and not file.is_symlink())
-        except FileNotFoundError:
-            names = []
+        names = [file.name for file in _entries(folder) if file.is_file() and not file.is_symlink()]
         wanted = [name for name in names if name != _MANIFEST and (self._with_state or name != _STATE)]
-        if _MANIFEST not in names:
-            return  # pruned meanwhile
         self._files.makedirs(there, exist_ok=True)
         if self._files.exists(f"{there}/{_MANIFEST}"):  # a step of another run
             self._files.rm_file(f"{there}/{_MANIFEST}")
-        if all(self._put(folder / name, folder.parent.parent, f"{there}/{name}") for name in (*wanted, _MANIFEST)):
-            self._copied.add((folder.parent.parent.name, folder.name))
+        if all(self._put(folder / name, f"{there}/{name}") for name in (*wanted, _MANIFEST)):
+            self.saved.add(folder.name)
 
-    def _copy_clips(self, folder: Path, run: Path, there: str) -> None:
+    def _copy_clips(self, folder: Path, there: str) -> None:
         """Copies the clips of a folder and its subfolders that are missing or differ in size, then the folder's
         index."""
         for clip, size in _clips_in(folder):
@@ -187,41 +139,24 @@ class Mirror:
                 continue
             if not self._files.exists(place) or self._files.size(place) != size:
                 self._files.makedirs(place.rpartition("/")[0], exist_ok=True)
-                if not self._put(clip, run, place):
+                if not self._put(clip, place):
                     continue
             self._clips.add((place, size))
         if (folder / _INDEX).is_file():
             self._files.makedirs(there, exist_ok=True)
-            self._put(folder / _INDEX, run, f"{there}/{_INDEX}")
+            self._put(folder / _INDEX, f"{there}/{_INDEX}")
 
-    def _put(self, here: Path, run: Path, there: str) -> bool:
-        """Copies a file; returns False if it was deleted or shortened meanwhile, in which case the copy is
-        incomplete."""
-        try:
-            piece, size = _piece(here, run, 0)
-        except (FileError, OSError):
-            return False
-        place = 0
-        with self._files.open(there, "wb") as file:
-            while piece:
-                file.write(piece)
-                self.moved_at = time.monotonic()
-                place += len(piece)
-                try:
-                    piece = _piece(here, run, place)[0] if place < size else b""
-                except (FileError, OSError):
-                    return False
-        return place >= size
-
-
-def _piece(file: Path, run: Path, place: int) -> tuple[bytes, int]:
-    """Returns (bytes from `place` on, size of the file).
-
-    Raises FileError or OSError unless it is a regular file below `run` without links in its path.
-    """
-    with open_inside(file, run) as opened:
-        opened.seek(place)
-        return opened.read(_PIECE_BYTES), os.fstat(opened.fileno()).st_size
+    def _put(self, here: Path, there: str) -> bool:
+        """Copies a file; returns False if it was deleted meanwhile, or is no regular file of the run."""
+        with contextlib.ExitStack() as opened:
+            try:
+                file = opened.enter_context(open_inside(here, self._directory))
+            except (FileError, OSError):
+                return False
+            with self._files.open(there, "wb") as copy:
+                shutil.copyfileobj(file, copy, _PIECE_BYTES)
+        self.moved_at = time.monotonic()
+        return True
 
 
 def _clips_in(folder: Path) -> Iterator[tuple[Path, int]]:

@@ -31,9 +31,9 @@ import peer_forward
 import torch
 from card import gradients, jobs, machine, page, peers, streams
 from card.case import Bench, Case, Result, measured
+from measure import ERROR, LEFT_OUT, Figures, run_apart, ways_apart
 
 from wan_core.load import import_libraries
-from wan_core.measure import ERROR, LEFT_OUT, Figures, run_apart, ways_apart
 
 PARTS = {
     "rates": machine.rates,

@@ -29,13 +29,13 @@ from torch import Tensor, nn
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from measure import SHAPES
 from random_run import TEXT_ROWS
 
 from tests.support.golden import Golden
 from wan_core.audit.any_dtype import fill_empty_adapters
 from wan_core.checkpoint import detect_variant, locate_weights, read_checkpoint
 from wan_core.lora import LoraConfig, adapter_parameters, inject_lora, set_adapter_dtype
-from wan_core.measure import SHAPES
 from wan_core.model import Conditioning, WanShape, WanTransformer
 from wan_core.precision import PrecisionPolicy
 from wan_core.train.recovery import LossScale

@@ -26,9 +26,8 @@ import torch
 from card.case import Bench
 from card.half_cards import half_cards
 from card.one_rank import one_rank
+from measure import DONE, Figures, run_apart
 from result_files import RESULTS, write_result
-
-from wan_core.measure import DONE, Figures, run_apart
 
 LIMITS_S = {"one_rank": 40.0, "half_cards": 50.0}
 PARTS: dict[str, Callable[[Bench], Figures]] = {"one_rank": one_rank, "half_cards": half_cards}

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from measure import Size, space_of
 
 from wan_core.cache import CacheItem, CacheSet, LatentCache
 from wan_core.files import Roots
 from wan_core.job import DataConfig, RunConfig, choose_run, prepare_run
 from wan_core.load import ModelPlan
 from wan_core.lora import LoraConfig
-from wan_core.measure import Size, space_of
 from wan_core.model import WanShape, WanTransformer
 from wan_core.train import TrainConfig
 

@@ -20,8 +20,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 
+from measure import SHAPES
+
 from wan_core.lora import LoraConfig, inject_lora
-from wan_core.measure import SHAPES
 from wan_core.model import Passage, Route, WanShape, WanTransformer, draw_passages, placed_routes, read_routes
 from wan_core.precision import PrecisionPolicy
 from wan_core.train import FlopCount

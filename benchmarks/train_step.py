@@ -28,13 +28,13 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from measure import SHAPES, Size
 from random_run import TEXT_ROWS, random_run, write_random_weights
 from result_files import RESULTS, hardware
 
 from wan_core.files import Roots
 from wan_core.load import ModelPlan
 from wan_core.lora import LoraConfig, inject_lora
-from wan_core.measure import SHAPES, Size
 from wan_core.model import TEXT_LENGTH, WanTransformer
 from wan_core.placement import PlacementConfig
 from wan_core.plan import report_run

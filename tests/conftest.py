@@ -67,14 +67,6 @@ def _nothing_outlives_the_machine() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _no_state_of_this_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Plans follow what `wan_core measure` found on this machine: here nothing, whatever was measured."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("WAN_TRAINER_STATE", str(tmp_path_factory.mktemp("state")))
-        yield
-
-
 @pytest.fixture(scope="session")
 def repo() -> Path:
     """The checkout."""

@@ -51,7 +51,6 @@ ROOMS = (
     "job",
     "plan",
     "session",
-    "measure",
     "migrate",
     "trackers",
     "audit",
@@ -287,7 +286,6 @@ _MAY_CHANGE = {
     "wan_core/selftest/tiny_run.py": "a temporary folder",
     "wan_core/video/writer.py": "a temporary folder",
     "wan_core/job/choose.py": "the folder of a run, which must not be there",
-    "wan_core/cli/measure.py": "a folder that the command line names, and that of the user's state",
     "wan_core/cli/new.py": "a folder that the command line names",
     "wan_core/export/tfrecords.py": "a folder that the command line names",
     "nodes/runs/publish.py": "ComfyUI's folder of LoRAs",
@@ -318,8 +316,6 @@ _NAMES_DEVICES = {
     "wan_core/parallel/handover.py": "streams between cards",
     "wan_core/kernels/modulate.py": "is_cuda alone: asked hundreds of times a step",
     "wan_core/cli/commands.py": "suffixes of torch's versions",
-    "wan_core/measure/machine.py": "a key of its result files",
-    "wan_core/measure/measuring.py": "the same key",
 }
 
 

@@ -216,7 +216,6 @@ IMPORTED = {
     "wan_core/kernels/backends.py": ("module",),  # of its own table
     "wan_core/train/optimizer_classes.py": ("module", "package"),  # one of OPTIMIZER_MODULES, or of the catalogue
     "wan_core/trackers/hosted.py": ("settings.kind",),  # one of three choices, in the server's own file
-    "wan_core/measure/machine.py": ("name",),  # of its own list
     "wan_core/selftest/machine.py": ("name",),  # of its own list
 }
 """files that hand a name to an import that is not written there, and what they hand"""

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
-from wan_core.measure import Figures, Needs
+from measure import Figures, Needs
 
 
 @dataclass(frozen=True)

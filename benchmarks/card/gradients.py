@@ -12,6 +12,7 @@ from pathlib import Path
 
 import contender
 import torch
+from measure import Figures, Needs
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -19,7 +20,6 @@ from wan_core.config import settings_of
 from wan_core.files import Roots
 from wan_core.load import ModelPlan, materialize
 from wan_core.lora import LoraConfig, adapter_parameters
-from wan_core.measure import Figures, Needs
 from wan_core.model import POLICIES, WanShape, WanTransformer
 from wan_core.placement import MemoryMeasures, PlacementConfig
 from wan_core.precision import PrecisionPolicy, QuantizeConfig

@@ -12,10 +12,10 @@ from statistics import median
 from typing import Any
 
 import torch
+from measure import SHAPES, Figures
 from torch import Tensor
 
 from wan_core.lora import LoraConfig, adapter_parameters, inject_lora
-from wan_core.measure import SHAPES, Figures
 from wan_core.model import Numerics, WanTransformer
 from wan_core.model.walk import StayHere, Walk
 from wan_core.parallel.handover import Bridge

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from measure import ROWS, SHAPES, Figures, Needs, Row, Size, Where, measure_row, write_base
 
 from wan_core.errors import WanTrainerError
-from wan_core.measure import ROWS, SHAPES, Figures, Needs, Row, Size, Where, measure_row, write_base
 from wan_core.model import check_compile
 
 from .case import Bench, Case
@@ -80,7 +80,7 @@ def switches(_: Bench) -> list[Case]:
 
 
 def published(_: Bench) -> list[Case]:
-    """The rows of `wan_core measure`."""
+    """The rows of `benchmarks/measure`."""
     return [_case("published", row, about_s=75 if row.shape == "14B" else 25) for row in ROWS]
 
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
+from measure import Figures, machine_facts
 from torch.nn import functional
 
-from wan_core.measure import Figures, machine_facts
 from wan_core.plan import card_named
 
 from .case import Bench, Case

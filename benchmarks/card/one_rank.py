@@ -20,6 +20,7 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
+from measure import SHAPES, Figures, write_base
 from torch import Tensor
 
 from wan_core.cache import Batches, LatentCache, SyntheticConfig, pad_text, synthetic_set
@@ -28,7 +29,6 @@ from wan_core.events import Event, StepDone
 from wan_core.files import Roots
 from wan_core.load import ModelPlan, inspect_model, materialize
 from wan_core.lora import LoraConfig
-from wan_core.measure import SHAPES, Figures, write_base
 from wan_core.model import WAN21_LATENTS, WanShape, WanTransformer, condition_named
 from wan_core.parallel import ClipRanks, RankTokens, Sharding
 from wan_core.parallel.ranks import ALL_TO_ALL, RING, RankExchange

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from wan_core.measure import DONE, ERROR, LEFT_OUT, NEEDS
+from measure import DONE, ERROR, LEFT_OUT, NEEDS
 
 from .case import Result
 

@@ -15,12 +15,12 @@ from typing import Any
 import contender
 import peer_forward
 import torch
+from measure import SHAPES, Figures, Needs, Size
 from torch import Tensor, nn
 
 from wan_core.files import Roots
 from wan_core.load import ModelPlan, materialize
 from wan_core.lora import adapter_parameters
-from wan_core.measure import SHAPES, Figures, Needs, Size
 from wan_core.model import POLICIES, WanShape, WanTransformer
 from wan_core.placement import PlacementConfig
 

@@ -11,12 +11,12 @@ import time
 from functools import partial
 
 import torch
+from measure import SHAPES, Figures
 from torch import Tensor
 
 from wan_core.files import Roots
 from wan_core.kernels.rope import rope_table
 from wan_core.load import ModelPlan, materialize
-from wan_core.measure import SHAPES, Figures
 from wan_core.model import WanTransformer
 from wan_core.model.block import Constants
 

@@ -74,13 +74,13 @@ _MEASURED = {
     "14B 832x480x33 fp8, as planned": ("Wan 2.2 A14B expert, fp8", 33),
     "14B 832x480x49 fp8, as planned": ("Wan 2.2 A14B expert, fp8", 49),
 }
-"""rows of `wan_core measure` that are rows of the table, at the same rank: the expert has the shape of that 14B"""
+"""rows of `benchmarks/measure` that are rows of the table, at the same rank: the expert has the shape of that 14B"""
 _SIZE_OFF = 0.1
 """by how much the memory of a card, in GiB, may differ from its GB"""
 
 
 def measured_cells() -> dict[tuple[str, int, int], str]:
-    """Returns (model, frames, GB of the card) -> measured GiB, from results of `wan_core measure` that were sent."""
+    """Returns (model, frames, GB of the card) -> measured GiB, from results of `benchmarks/measure` that were sent."""
     found: dict[tuple[str, int, int], str] = {}
     for file in sorted((ROOT / "benchmarks" / "results").glob("measured_*.json")):
         said = json.loads(file.read_text(encoding="utf-8"))

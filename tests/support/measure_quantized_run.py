@@ -12,14 +12,16 @@ import sys
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from measure import SHAPES, Size
 
 from benchmarks.random_run import random_run, write_random_weights
 from tests.support.measure_memory import Peak, resident
 from wan_core.control import SignalControl
 from wan_core.load import ModelPlan
 from wan_core.lora import LoraConfig
-from wan_core.measure import SHAPES, Size
 from wan_core.plan.report import report_run
 from wan_core.precision import QuantizeConfig
 from wan_core.session.train_job import run_job

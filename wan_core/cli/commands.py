@@ -20,7 +20,6 @@ from .cache import add_cache_commands
 from .cluster import add_cluster_command
 from .encode import add_encode_command
 from .files import add_file_commands
-from .measure import add_measure_command
 from .new import add_import_command
 from .output import Command, emitter, failed, private_stdout, quieten_libraries
 from .progress import terminal_emitter
@@ -82,7 +81,6 @@ _EXAMPLES = {
         "plan --model models/wan.safetensors --size 832x480x33 --card 16",
         'plan --model models/wan.safetensors --preset "16 GB, good"',
     ),
-    "measure": ("measure", "measure --rows 1,3 --trace --out results"),
     "train": ("train output/wan_trainer/my_lora", "train output/wan_trainer/my_lora --set steps=3000 --max-steps 500"),
     "resume": ("resume output/wan_trainer/my_lora",),
     "sample": ("sample output/wan_trainer/my_lora --job clips.json",),
@@ -127,7 +125,6 @@ def _parser() -> argparse.ArgumentParser:
     add_run_commands(command)
     add_send_command(command)
     add_cluster_command(command)
-    add_measure_command(command)
     text = "encode a graph's clips; look after a cache folder: count, check, unpack, make room, export"
     actions = commands.add_parser("cache", help=text, description=text)
     actions = actions.add_subparsers(dest="action", required=True, metavar="ACTION")

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-from .card_constants import STATE, Constants, keep_constants, state_file
-from .cards import Card, card_named, unknown_card
+from .cards import card_named
 from .cards_of_step import cards_of_step
 from .here import plan_here, with_mode
 from .measured_ratios import measured_ratios_of
 from .planning import MemoryPlan, plan_memory
 from .presets import PRESETS, plan_preset, preset_data, run_seconds
 from .report import plan_run, plan_sentences, report_of, report_run, report_settings
-from .step_time import CardCost
 from .suggestions import suggestions_for
 from .workload import Workload, beside_preview, workload_on_clips
 
 __all__ = [
     "PRESETS",
-    "STATE",
-    "Card",
-    "CardCost",
-    "Constants",
     "MemoryPlan",
     "Workload",
     "beside_preview",
     "card_named",
     "cards_of_step",
-    "keep_constants",
     "measured_ratios_of",
     "plan_here",
     "plan_memory",
@@ -37,9 +30,7 @@ __all__ = [
     "report_run",
     "report_settings",
     "run_seconds",
-    "state_file",
     "suggestions_for",
-    "unknown_card",
     "with_mode",
     "workload_on_clips",
 ]

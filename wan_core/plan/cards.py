@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -12,7 +12,6 @@ import torch
 from ..abilities import abilities_of
 from ..accelerator import is_gpu
 from ..placement.cards import card_limit
-from .card_constants import Constants, own_constants
 from .measured_ratios import SECONDS
 from .workload import Workload
 
@@ -44,30 +43,23 @@ class Card:
     """the maker's peak bytes/s of device memory"""
     measured: bool = False
     """whether the shares of the peaks were measured on this kind of card"""
-    own: Constants | None = None
-    """speeds measured on this user's card, if any"""
     attention: float = 1.0
-    """FLOP/s of attention as a share of that of matrix products; `own` includes it"""
+    """FLOP/s of attention as a share of that of matrix products"""
 
     @property
     def flops_per_s(self) -> float:
         """FLOP/s in kernels of matrix products and attention."""
-        return _FLOPS_REACHED * self.bf16 if self.own is None else self.own.flops_per_s
+        return _FLOPS_REACHED * self.bf16
 
     @property
     def bytes_per_s(self) -> float:
         """Bytes/s in all other kernels."""
-        return _BYTES_REACHED * self.bandwidth if self.own is None else self.own.bytes_per_s
+        return _BYTES_REACHED * self.bandwidth
 
     @property
     def kernel_s(self) -> float:
-        """Seconds that each kernel adds: its launch, and its start and end, when a part of the card is idle."""
-        return _KERNEL_S if self.own is None else self.own.kernel_s
-
-    @property
-    def host_s(self) -> float:
-        """Seconds that the host needs to launch a kernel, while the card runs earlier ones."""
-        return _HOST_S if self.own is None or not self.own.host_s else self.own.host_s
+        """Seconds that each kernel adds: its launch, and the partly idle card at its start and end."""
+        return _KERNEL_S
 
 
 class CardCost(NamedTuple):
@@ -86,11 +78,11 @@ class CardCost(NamedTuple):
 
     def seconds(self, card: Card) -> float:
         """Returns the seconds of `card`, or of its host if that is slower."""
-        return max(self.seconds_on(card), self.kernels * card.host_s)
+        return max(self.seconds_on(card), self.kernels * _HOST_S)
 
     def seconds_on(self, card: Card) -> float:
         """Returns the seconds of `card` with a host that is fast enough."""
-        slower = 0.0 if card.own is not None else self.attention * (1 / card.attention - 1)
+        slower = self.attention * (1 / card.attention - 1)
         return (self.flop + slower) / card.flops_per_s + self.bytes / card.bytes_per_s + self.kernels * card.kernel_s
 
     def times(self, count: float) -> CardCost:
@@ -181,10 +173,10 @@ def slowest_of(gibibytes: Sequence[float]) -> Card:
 
 
 def card_of(device: torch.device, job: Workload | None = None) -> Card | None:
-    """Returns the kind of GPU of a device, with its measured constants if any; None if it is unknown.
+    """Returns the kind of GPU of a device; None if it is unknown.
 
-    A card that is in no table gets a stand-in if it has measured constants, or ratios of runs such as `job`. Where a
-    memory limit simulates a card on the CPU, this is a card of that size.
+    A card that is in no table gets a stand-in if it has ratios of runs such as `job`. Where a memory limit simulates a
+    card on the CPU, this is a card of that size.
     """
     limit, name = card_limit(), abilities_of(device).name
     if is_gpu(device):
@@ -193,8 +185,6 @@ def card_of(device: torch.device, job: Workload | None = None) -> Card | None:
         return None
     else:
         known = card_of_size(limit)
-    if own := own_constants(name):
-        return replace(known or unknown_card(name), own=own)
     return unknown_card(name) if known is None and job is not None and job.ratio(str(device), SECONDS) else known
 
 

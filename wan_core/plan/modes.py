@@ -257,4 +257,4 @@ def _seconds(plan: MemoryPlan, cards: Mapping[str, Card]) -> float:
     seconds = on(used) if mode in (_BLOCKS, TOKENS) else max(map(on, dict.fromkeys(used)))
     if mode == PER_GPU:  # gradients are averaged once a step
         seconds += 8 * sum(shape.adapter_values.values()) * (len(cards) - 1) / len(cards) / LINK
-    return seconds * (1.0 if used[0].own is not None else job.ratio(names[0], SECONDS) or 1.0)
+    return seconds * (job.ratio(names[0], SECONDS) or 1.0)

@@ -59,18 +59,13 @@ class MemoryPlan:
         return "full" if train.checkpointing_policy == "auto" else train.checkpointing_policy
 
     def ratios_followed(self) -> dict[str, dict[str, float]]:
-        """Returns by device and phase the ratios of earlier runs that the plan is corrected by.
-
-        On a card with measured constants, step time is not corrected.
-        """
+        """Returns by device and phase the ratios of earlier runs that the plan is corrected by."""
         job, runs = self.job, self.job.measured_ratios
         if not runs.ratios:
             return {}
         found = {
             name: runs.phases_of(card_name(name), job.file.variant.name, job.scheme) for name in self.estimate.devices
         }
-        if self.card is not None and self.card.own is not None:
-            found = {name: {k: v for k, v in phases.items() if k != SECONDS} for name, phases in found.items()}
         return {name: phases for name, phases in found.items() if phases}
 
     @property
@@ -87,14 +82,12 @@ class MemoryPlan:
         return known if len(known) == len(found) > 1 and known[0] == card else card
 
     def seconds(self, card: Card) -> float:
-        """Returns the seconds of an optimizer step on `card`; without measured constants, corrected by earlier runs."""
+        """Returns the seconds of an optimizer step on `card`, corrected by earlier runs."""
         job, micro_batches = self.job, self.job.micro_batches
         cards = self.cards(card)
         seconds = step_seconds(
             job.shape(), job.step, self.estimate, cards, micro_batches=micro_batches, target_share=job.target_share
         )
-        if card.own is not None:
-            return seconds
         return seconds * (job.ratio(next(iter(self.estimate.devices)), SECONDS) or 1.0)
 
     def work(self) -> CardCost:
@@ -106,7 +99,7 @@ class MemoryPlan:
         """Returns the comparison of a run with this plan; the CPU is left out, if a plan counts other things."""
         job, first = self.job, next(iter(self.estimate.devices))
         card = self.card or unknown_card(first)
-        by_runs = torch.device(first).type != "cpu" and card.own is None
+        by_runs = torch.device(first).type != "cpu"
         # The cards of a split work at once on several micro-batches, which changes the TFLOP/s of a step.
         count = job.micro_batches if len(self.estimate.devices) > 1 else 1
         of_step, cards = (job.shape(), job.step, self.estimate), self.cards(card)

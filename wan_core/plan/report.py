@@ -78,7 +78,7 @@ def report_of(plan: MemoryPlan, card: Card | None = None) -> dict[str, Any]:
         "exchange": plan.exchange,
         "own_runs": plan.ratios_followed(),
         "routes": None if routed is None else asdict(routed),
-        "notes": [*notes_of(plan, routed, card), *_own_measurement(card)],
+        "notes": notes_of(plan, routed, card),
         "fits": plan.fits,
     }
 
@@ -102,7 +102,6 @@ def plan_sentences(plan: MemoryPlan) -> str:
         lines.append(plan.exchange)
     if card is not None:
         lines.append(f"about {plan.seconds(card):.1f} s for an optimizer step on a {card.name}")
-        lines += _own_measurement(card)
     if of_step := cards_of_step(plan, card):
         lines.append(of_step.sentence())
     for name, phases in plan.ratios_followed().items():
@@ -114,11 +113,6 @@ def plan_sentences(plan: MemoryPlan) -> str:
     elif offered := routes_offered(job):
         lines.append(offered)
     return "\n".join([*lines, *notes_of(plan, routed, card), plan.verdict()])
-
-
-def _own_measurement(card: Card | None) -> list[str]:
-    """Returns the line that the time is based on the user's own measurement; none for other cards."""
-    return [] if card is None or card.own is None else [f"Time of a step: by your own measurement of {card.own.date}."]
 
 
 def plan_run(run: OpenRun) -> MemoryPlan:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from measure import SHAPES, write_base
 
 from wan_core.checkpoint import WeightReader, locate_weights, read_checkpoint, write_drawn
 from wan_core.errors import CheckpointError
 from wan_core.files import Roots
 from wan_core.load import ModelPlan, materialize
-from wan_core.measure import SHAPES, write_base
 from wan_core.precision import QuantizeConfig, QuantizedLinear
 
 CPU = torch.device("cpu")

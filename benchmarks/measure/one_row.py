@@ -13,20 +13,21 @@ from pathlib import Path
 
 import torch
 
-from ..accelerator import default_device, gpu_count, is_gpu
-from ..cache import LatentCache, SyntheticConfig, synthetic_set
-from ..checkpoint import write_drawn
-from ..control import NoControl
-from ..errors import WanTrainerError
-from ..events import Event, Note, StepDone
-from ..files import Roots, atomic_write_bytes
-from ..job import DataConfig, OpenRun, RunConfig, choose_run, open_experts, prepare_run, with_scaled_loss
-from ..load import ModelPlan, inspect_model, resolved
-from ..lora import LoraConfig
-from ..model import WanShape, WanTransformer, check_compile, condition_named
-from ..plan import MemoryPlan, plan_run
-from ..precision import PrecisionPolicy, QuantizeConfig
-from ..session.train_job import run_job
+from wan_core.accelerator import default_device, gpu_count, is_gpu
+from wan_core.cache import LatentCache, SyntheticConfig, synthetic_set
+from wan_core.checkpoint import write_drawn
+from wan_core.control import NoControl
+from wan_core.errors import WanTrainerError
+from wan_core.events import Event, Note, StepDone
+from wan_core.files import Roots, atomic_write_bytes
+from wan_core.job import DataConfig, OpenRun, RunConfig, choose_run, open_experts, prepare_run, with_scaled_loss
+from wan_core.load import ModelPlan, inspect_model, resolved
+from wan_core.lora import LoraConfig
+from wan_core.model import WanShape, WanTransformer, check_compile, condition_named
+from wan_core.plan import MemoryPlan, plan_run
+from wan_core.precision import PrecisionPolicy, QuantizeConfig
+from wan_core.session.train_job import run_job
+
 from .apart import Figures, Needs, NoTime
 from .rows import SHAPES, Row, space_of
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from ..errors import ConfigError
-from ..model import WAN21_LATENTS, WAN22_LATENTS, LatentSpace, WanShape
-from ..train import TrainConfig
+from wan_core.errors import ConfigError
+from wan_core.model import WAN21_LATENTS, WAN22_LATENTS, LatentSpace, WanShape
+from wan_core.train import TrainConfig
 
 SHAPES = {
     "tiny": WanShape(dim=256, ffn_dim=512, num_heads=2, num_layers=4),

@@ -12,7 +12,6 @@ _HEAD = (
     "tokens",
     "s/step",
     "predicted s",
-    "fitted s",
     "GiB",
     "predicted GiB",
     "RAM GiB",
@@ -52,10 +51,9 @@ def markdown(said: Said) -> str:
             *([*others, ""] if others else []),
             *_ends(said),
             "",
-            "Predicted and fitted: before this measurement, and with the constants that it found. GiB: peak of device",
-            "memory; RAM: host memory that the plan takes. TB and kernels are counted, not measured, unless `traced`",
-            "stands with them; TFLOP/s are useful ones, nothing computed twice. Published figures are those of other",
-            "programs on the card that is named.",
+            "GiB: peak of device memory; RAM: host memory that the plan takes. TB and kernels are counted, not",
+            "measured, unless `traced` stands with them; TFLOP/s are useful ones, nothing computed twice. Published figures are",
+            "those of other programs on the card that is named.",
             "",
         ]
     )
@@ -85,7 +83,6 @@ def _row(name: str, figures: Mapping[str, Any]) -> tuple[str, ...]:
         f"{figures['tokens']:,}",
         _number(figures["median_s"], ".3f"),
         _number(figures["predicted_s"], ".2f"),
-        _number(figures.get("fitted_s"), ".2f"),
         _gib(figures["measured_bytes"]),
         _gib(figures["predicted_bytes"]),
         _gib(figures["predicted_host_bytes"]),
@@ -115,19 +112,7 @@ def _others(said: Said) -> list[str]:
 
 
 def _ends(said: Said) -> list[str]:
-    found, lines = said["constants"], [_TINY] if said["machine"]["tiny"] else []
-    if found is not None:
-        lines.append(
-            f"Constants: {found['flops_per_s'] / 1e12:.0f} TFLOP/s, {found['bytes_per_s'] / 1e12:.2f} TB/s and "
-            f"{found['kernel_s'] * 1e6:.1f} microseconds a kernel, fitted to {found['rows']} rows, each within "
-            f"{100 * found['off']:.1f} %."
-        )
-        if host := found.get("host_s"):
-            lines.append(
-                f"The host takes {host * 1e6:.0f} microseconds for each kernel at most; rows that it decides are not "
-                "among these."
-            )
-    return lines
+    return [_TINY] if said["machine"]["tiny"] else []
 
 
 def _machine(machine: Mapping[str, Any]) -> str:

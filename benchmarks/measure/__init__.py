@@ -1,4 +1,4 @@
-"""Measures training steps with published timings on the user's card, and fits the three constants of the card."""
+"""Measures training steps with published timings on this machine's card."""
 
 from __future__ import annotations
 

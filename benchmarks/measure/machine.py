@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from .. import __version__
-from ..abilities import abilities_of
-from ..accelerator import default_device, free_bytes, gpu_count
-from ..packages import version_of
-from ..placement.host import host_bytes, host_total
+from wan_core import __version__
+from wan_core.abilities import abilities_of
+from wan_core.accelerator import default_device, free_bytes, gpu_count
+from wan_core.packages import version_of
+from wan_core.placement.host import host_bytes, host_total
 
 _PACKAGES = ("triton", "peft", "diffusers", "flash-attn", "torchao")
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")

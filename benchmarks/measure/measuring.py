@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-import os
 import re
 import tempfile
 import time
@@ -14,11 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..files import atomic_write_bytes, atomic_write_json
-from ..load import import_libraries
-from ..plan import STATE, CardCost, Constants, card_named, keep_constants, state_file, unknown_card
+from wan_core.files import atomic_write_bytes, atomic_write_json
+from wan_core.load import import_libraries
+
 from .apart import DONE, ERROR, LEFT_OUT, Figures, Outcome, run_apart, run_here, ways_apart
-from .fit import fitted_constants
 from .machine import machine_facts
 from .one_row import Where, measure_row
 from .page import line, markdown
@@ -51,7 +49,7 @@ class Measurement:
         """Returns the results, and writes them to `out` after every row, so a KeyboardInterrupt loses one row."""
         deadline = time.monotonic() + 60 * self.minutes
         method, machine = self._machine()
-        self.said = {"version": 1, "machine": {**machine, "tiny": self.tiny}, "rows": [], "constants": None}
+        self.said = {"version": 1, "machine": {**machine, "tiny": self.tiny}, "rows": []}
         with tempfile.TemporaryDirectory(prefix="wan_measure_", ignore_cleanup_errors=True) as work:
             for number, row in enumerate(self.rows, 1):
                 self.tell(f"{number} of {len(self.rows)}: {row.name} ...")
@@ -59,9 +57,7 @@ class Measurement:
                 result = {"name": row.name, **dataclasses.asdict(outcome)}
                 self.said["rows"].append(result)
                 self.tell(f"    {line(result)} ({outcome.seconds:.0f} s)")
-                self._fit()
                 self._write()
-        self._keep()
         return self.said
 
     def _machine(self) -> tuple[str, Figures]:
@@ -94,17 +90,6 @@ class Measurement:
         work = partial(measure_row, row, where)
         return run_apart(method, work, left_s + _MARGIN_S) if self.apart else run_here(work)
 
-    def _fit(self) -> None:
-        """Fits the constants to the rows so far, and predicts each row with them."""
-        done = [row["figures"] for row in self.said["rows"] if row["status"] == DONE]
-        if (found := fitted_constants(self.said["machine"], done)) is None:
-            return
-        device = found.card
-        card = dataclasses.replace(card_named(device) or unknown_card(device), own=found)
-        self.said["constants"] = found.to_dict()
-        for figures in done:
-            figures["fitted_s"] = CardCost(**figures["work"]).seconds(card)
-
     def _write(self) -> None:
         for ending, data in ((".json", None), (".md", markdown(self.said))):
             path = self.file.with_suffix(ending)
@@ -119,17 +104,3 @@ class Measurement:
         name = re.sub(r"[^\w.()-]+", "-", str(self.said["machine"]["name"]))
         tag = "_tiny" if self.tiny else ""
         return self.out / f"measured_{name}{tag}.json"
-
-    def _keep(self) -> None:
-        """Stores the constants for later plans. Constants of tiny shapes are stored only for a CPU in a state folder
-        set for tests."""
-        found = self.said["constants"]
-        if found is not None and self.tiny and (self.said["machine"]["cuda"] or STATE not in os.environ):
-            return
-        if found is not None:
-            if keep_constants(Constants.from_dict(found, "measured")):
-                self.tell(f"Plans on this kind of card follow these constants from now on ({state_file()}).")
-            else:
-                self.tell(f"{state_file()} cannot be written, so plans do not follow these constants.")
-        else:
-            self.tell("No constants were fitted: fitting needs three rows whose step time is limited by the GPU.")

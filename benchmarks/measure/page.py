@@ -52,8 +52,8 @@ def markdown(said: Said) -> str:
             *_ends(said),
             "",
             "GiB: peak of device memory; RAM: host memory that the plan takes. TB and kernels are counted, not",
-            "measured, unless `traced` stands with them; TFLOP/s are useful ones, nothing computed twice. Published figures are",
-            "those of other programs on the card that is named.",
+            "measured, unless `traced` stands with them; TFLOP/s are useful ones, nothing computed twice. Published",
+            "figures are those of other programs on the card that is named.",
             "",
         ]
     )

@@ -27,7 +27,8 @@ from measure.one_row import _FEWEST
 
 from wan_core.errors import ConfigError, ExitCode
 from wan_core.placement.cards import CARD_LIMIT, HOST_LIMIT
-from wan_core.plan import CardCost, card_named
+from wan_core.plan import card_named
+from wan_core.plan.cards import CardCost
 
 CPU = torch.device("cpu")
 

@@ -338,7 +338,6 @@ def commands_with_holes(file: Path) -> Iterator[str]:
 
 _FILLED = {
     "wan_core/cli/settings.py": ("line", "pair[:80]", "name[:80]", "text[:80]"),
-    "wan_core/cli/cluster.py": ("runs", "local"),
 }
 
 

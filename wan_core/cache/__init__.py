@@ -8,7 +8,7 @@ from __future__ import annotations
 from ..model import TEXT_LENGTH
 from .batch_reader import BatchReader
 from .batches import Batch, Batches, Weights, pad_text, stack_texts
-from .cache_set import CacheItem, CacheSet, Entry, context_note
+from .cache_set import CacheItem, CacheSet, context_note
 from .encode import Encoders, encode_missing
 from .encoding_plan import EncodingPlan, plan_encoding, plan_prompts
 from .encoding_report import EncodingReport, report_of
@@ -19,7 +19,7 @@ from .pictures import picture_path, read_picture, write_picture
 from .shares import ENCODING, SHARE, ShareDone, encode_over_ranks, encode_share, finish_shares, part_of, shares_of
 from .shows_nothing import nothing_shown_reason
 from .slider import SliderConfig, slider_set
-from .synthetic import SyntheticConfig, is_synthetic, synthetic_mark, synthetic_note, synthetic_set
+from .synthetic import SyntheticConfig, synthetic_mark, synthetic_note, synthetic_set
 from .unpack import unpack
 from .upkeep import check_entries, removals_seen, room_of, stats_of, trim, young_sets
 
@@ -37,7 +37,6 @@ __all__ = [
     "Encoders",
     "EncodingPlan",
     "EncodingReport",
-    "Entry",
     "LatentCache",
     "Order",
     "ShareDone",
@@ -51,7 +50,6 @@ __all__ = [
     "encode_over_ranks",
     "encode_share",
     "finish_shares",
-    "is_synthetic",
     "latent_key",
     "nothing_shown_reason",
     "pad_text",

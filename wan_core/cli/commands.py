@@ -17,7 +17,6 @@ from ..errors import ConfigError, ExitCode, OutOfMemory, Stopped, WanTrainerErro
 from ..packages import ALLOCATOR, check_versions, version_of
 from ..words import plain
 from .cache import add_cache_commands
-from .cluster import add_cluster_command
 from .encode import add_encode_command
 from .files import add_file_commands
 from .new import add_import_command
@@ -87,7 +86,6 @@ _EXAMPLES = {
     "audit": ("audit output/wan_trainer/my_lora --clips 2",),
     "ema": ("ema output/wan_trainer/my_lora --width 0.1",),
     "send": ("send output/wan_trainer/my_lora",),
-    "export-cluster": ("export-cluster output/wan_trainer/my_lora --nodes 2 --gpus 4 --time 12:00:00",),
     "export": ("export output/wan_trainer/my_lora --step 1500 --to my_lora.safetensors",),
 }
 """command -> usage, the most common first"""
@@ -124,7 +122,6 @@ def _parser() -> argparse.ArgumentParser:
     add_import_command(command)
     add_run_commands(command)
     add_send_command(command)
-    add_cluster_command(command)
     text = "encode a graph's clips; look after a cache folder: count, check, unpack, make room, export"
     actions = commands.add_parser("cache", help=text, description=text)
     actions = actions.add_subparsers(dest="action", required=True, metavar="ACTION")

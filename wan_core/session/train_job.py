@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from ..cache import nothing_shown_reason, synthetic_note
@@ -34,7 +33,6 @@ from .event_sinks import EventSinks
 from .expert import Expert
 from .experts import Experts
 from .full_memory import memory_named, memory_ran_out
-from .local_copies import local_roots
 from .preview_loras import check_preview_kernel, check_preview_loras
 from .previews import make_previews, preview_inputs
 from .saving import Saver
@@ -189,7 +187,6 @@ class _Worker:
         Raises what `Experts` does, and Stopped on a stop request while weights are read.
         """
         session, config, saved = self.session, self.session.config, self.saver.saved
-        session = replace(session, roots=local_roots(session))
         self._open = open_experts(session.directory, session.roots, config)
         first = self._open[0]
         session.warn(synthetic_note(first.cache_set))

@@ -229,7 +229,7 @@ def test_a_rank_killed_ends_the_others_and_one_command_goes_on(
 def test_torchrun_starts_all_again_after_a_killed_rank_and_the_run_goes_on_from_its_last_save(
     unkilled, tmp_path: Path, machines: int, victim: int
 ) -> None:
-    """On two machines each has an agent; they meet again by the rendezvous of export-cluster's jobs."""
+    """On two machines each has an agent; they meet again by torchrun's rendezvous."""
     run, point = run_of(tmp_path, 2), Point("wan_core.train.trainer:Trainer._train_step", 4)
     script = tmp_path / "killed_once.py"
     words = ["train", str(run.directory), "--roots", str(run.roots_file)]

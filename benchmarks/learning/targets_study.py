@@ -235,6 +235,6 @@ class TargetStudy(Study):
                 rate.step()
                 optimizer.zero_grad()
                 if number % 100 == 0:
-                    print(f"{name} {number}: {float(loss):.4f}", flush=True)
+                    print(f"{name} {number}: {loss.item():.4f}", flush=True)
             tensors = {f"diffusion_model.{k}": v.contiguous() for k, v in LoraWeights.of(model).tensors.items()}
             save_file(tensors, self.loras / f"{name}.safetensors")

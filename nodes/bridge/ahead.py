@@ -50,11 +50,12 @@ class Ahead:
         """Returns the workload. Raises a WanTrainerError if a node would refuse, and for an invalid `body`.
 
         Keys of `body`: `chain`, (node id, widgets) from Load Wan Model on; `settings`, widgets of Wan Train Settings,
-        or null; `train`, widgets of Train Wan LoRA; `sizes`, (width, height, frames) of each dataset; `folders`, the
-        datasets' folders, where files next to clips can make a model Bernini-R; `files`, widgets of each Wan Dataset
-        From File, whose settings file has the sizes; `preview`, the size of previews (0: that of the clips), or null;
-        `prompts`, text of the prompts and trigger word; `preview_size`, the widget of this name;
-        `pictured`, whether a start image is linked; `loras`, widgets of each Wan LoRA File for previews.
+        or null; `train`, widgets of Train Wan LoRA; `sizes`, (width, height, frames) of each dataset; `slider`,
+        whether prompts are trained instead of clips; `folders`, the datasets' folders, where files next to clips can
+        make a model Bernini-R; `files`, widgets of each Wan Dataset From File, whose settings file has the sizes;
+        `preview`, the size of previews (0: that of the clips), or null; `prompts`, text of the prompts and trigger
+        word; `preview_size`, the widget of this name; `pictured`, whether a start image is linked; `loras`, widgets of
+        each Wan LoRA File for previews.
         """
         model = self._model(_chain(body.get("chain")))
         values = self._values(TRAINER, body.get("train"))
@@ -88,6 +89,7 @@ class Ahead:
             lora=replace(base, rank=_rank(values.get("rank", LoraConfig.rank), expert, model, train)),
             train=train,
             step=step,
+            slider_share=float(body.get("slider") is True),
             preview=preview,
             preview_gives_way=gives_way,
             beside_preview=beside,

@@ -60,6 +60,7 @@ MODELS = {
         "wan2.1-t2v-1.3B", "wan2.1_t2v_1.3B_bf16.safetensors", frames=(33, 49), rank=16, batch=4
     ),
     "Wan 2.2 A14B expert, fp8": Model("wan2.2-t2v-A14B-expert", _HIGH, "fp8_e4m3fn"),
+    "Wan 2.2 A14B expert, Q4_0": Model("wan2.2-t2v-A14B-expert", _HIGH, "Q4_0"),
     "Wan 2.2 A14B expert, bf16": Model("wan2.2-t2v-A14B-expert", _HIGH),
     "Wan 2.2 I2V-A14B expert, fp8": Model(
         "wan2.2-i2v-A14B-expert", "wan2.2_i2v_high_noise_14B_bf16.safetensors", "fp8_e4m3fn"

@@ -71,7 +71,9 @@ def test_a_turn_of_a_widget_is_planned_for_the_largest_clips_and_answered_once(
     assert planner.answer(asked()) is plan
     named = {**asked()["train"], "run_name": "fox", "learning_rate": 1e-3}
     assert planner.answer(asked(train=named)) is plan, "a plan does not depend on them"
-    train = type(planner.ahead.job(asked()).train)
+    job, slider = (planner.ahead.job(asked(**more)) for more in ({}, {"slider": True}))
+    assert (job.target_share, slider.target_share) == (0, 7), "three predictions, and four of eight steps from noise"
+    train = type(job.train)
     assert run_seconds(2.5, train(steps=100)) == 250
     assert run_seconds(2.5, train(steps=10_000, max_train_hours=1)) == 3600
     assert run_seconds(2.5, train(max_train_epochs=3)) is None, "how many steps an epoch has is not asked here"

@@ -15,6 +15,7 @@ from tests.support.tiny_run import PLAN, TINY, TinyRun, make_pair_run, make_run,
 from tests.wan_core.session.test_previews_with_partner import partner_of
 from tests.wan_core.session.test_world_sizes import on, train
 from tests.wan_core.train.test_prior import marked
+from tests.wan_core.train.test_target_passes import slid
 from wan_core.cli.settings import change_run
 from wan_core.errors import ConfigError, OutOfMemory, PlacementError, RankLost
 from wan_core.footprint import job_shape
@@ -91,6 +92,7 @@ def saved(run: TinyRun) -> tuple[bytes, dict[str, torch.Tensor]]:
 def compare(server: ForkServer, root: Path, ranks: int, shards: int, plan: dict[str, Any], **changes: Any) -> None:
     """Sharded or not, these ranks train the same bytes; and the losses of one rank."""
     lora, prior = changes.pop("lora", LoraConfig(rank=4, dropout=0.1)), changes.pop("prior", ())
+    slider = changes.pop("slider", False)
     settings = replace(SETTINGS, gradient_accumulation_steps=4 // ranks, **changes)
     apart, together = (
         make_run(root / str(parts), train=settings, lora=lora, plan=sharded(ranks, parts, **plan))
@@ -98,6 +100,8 @@ def compare(server: ForkServer, root: Path, ranks: int, shards: int, plan: dict[
     )
     if prior:
         apart, together = marked(apart, *prior), marked(together, *prior)
+    if slider:
+        apart, together = slid(apart), slid(together)
     found = losses(train(server, together, ranks, 3))
     assert found == losses(train(server, apart, ranks, 3))
     assert saved(together)[0] == saved(apart)[0]
@@ -138,6 +142,8 @@ def test_two_ranks_that_hold_the_base_together_train_the_losses_of_one_and_go_on
         (2, 2, {}, {"lora": LoraConfig(rank=4, init="PiSSA")}),
         (2, 2, {"quantize": QuantizeConfig(scheme="int8")}, {"lora": LoraConfig(rank=4, init="OLoRA")}),
         (2, 2, {}, {"prior": (0, 2)}),
+        (2, 2, {}, {"slider": True, "eval_items": 0}),
+        (2, 2, {"quantize": QuantizeConfig(scheme="Q4_0")}, {"slider": True, "eval_items": 0}),
     ],
 )
 def test_sharded_ranks_train_the_same_bytes_as_ranks_that_hold_all(

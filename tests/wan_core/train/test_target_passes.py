@@ -20,6 +20,7 @@ from wan_core.flow import draw_noise, seeded_generator, simple_sigmas
 from wan_core.job.open import open_experts
 from wan_core.load import materialize
 from wan_core.lora import LoraConfig, inject_lora
+from wan_core.placement import PlacementConfig
 from wan_core.precision import QuantizeConfig
 from wan_core.train import Group, TrainConfig, true_velocity
 from wan_core.train.draws import Draws
@@ -109,12 +110,12 @@ def test_a_class_word_adds_its_error_to_the_loss_and_resumes_bitwise(tmp_path: P
     assert all(step.prior_loss and step.prior_loss > 0 for step in steps[1:])
 
 
-def slid(run: TinyRun) -> TinyRun:
-    """The run with two sliders in place of its clips; their prompts are the clips' captions."""
+def slid(run: TinyRun, *, alike: bool = False) -> TinyRun:
+    """The run with two sliders in place of its clips; their prompts are the clips' captions, `alike` twice one."""
     cache = LatentCache(run.roots.first("cache"))
     found = cache.read_set(run.config.data.fingerprint)
     keys = tuple(item.text_key for item in found.items)
-    items = (replace(item, slider=2.0, slider_keys=(keys[1], keys[2])) for item in found.items[:2])
+    items = (replace(item, slider=2.0, slider_keys=(keys[1], keys[1 if alike else 2])) for item in found.items[:2])
     return with_set(run, cache.write_set(replace(found, items=tuple(items))))
 
 
@@ -145,3 +146,31 @@ def test_a_slider_is_trained_from_noise_towards_the_difference_of_its_prompts(
     for count in (1, 0):
         train_here(parts, max_steps=count)
     assert state_of(once) == state_of(parts)
+
+
+SPLIT = PlacementConfig(mode="split blocks", devices="cpu,cpu", split_at="1")
+
+
+@pytest.mark.parametrize(
+    ("train", "plan"),
+    [({"blocks_to_swap": 2, "memory": "manual"}, {}), ({}, {"placement": SPLIT})],
+    ids=["swapped", "split"],
+)
+def test_where_the_blocks_are_changes_nothing_in_a_slider(
+    tmp_path: Path, train: dict[str, Any], plan: dict[str, Any]
+) -> None:
+    settings = short(steps=2, eval_items=0, gradient_accumulation_steps=2)
+    here = slid(make_run(tmp_path / "here", train=settings))
+    elsewhere = slid(make_run(tmp_path / "else", train=replace(settings, **train), plan=replace(PLAN, **plan)))
+    found, expected = ([e.loss for e in train_here(run) if isinstance(e, StepDone)] for run in (elsewhere, here))
+    assert found == expected
+    assert expected[1] > 0
+
+
+@pytest.mark.parametrize("scheme", ["int8", "Q4_0"])
+def test_a_slider_on_a_quantized_base_aims_at_predictions_of_that_base(tmp_path: Path, scheme: str) -> None:
+    """At the start the adapters change nothing: without a difference of prompts there is nothing to learn."""
+    plan = replace(PLAN, quantize=QuantizeConfig(scheme=scheme))
+    run = slid(make_run(tmp_path, train=short(steps=2, eval_items=0), plan=plan), alike=True)
+    steps = [event.loss for event in train_here(run) if isinstance(event, StepDone)]
+    assert steps == pytest.approx([0, 0], abs=1e-7), "rounding"

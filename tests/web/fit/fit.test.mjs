@@ -57,6 +57,18 @@ test("a training is asked for by its widgets, from the loader down", () => {
   });
 });
 
+test("a slider is asked for by its size, without clips", () => {
+  const pairs = node("WanSliderPrompts", {
+    prompts: "a dog",
+    width: 480,
+    height: 480,
+    num_frames: 1,
+  });
+  const asked = trainingOf(training({ cache: pairs }).trainer)?.asked;
+  assert.deepEqual([asked?.sizes, asked?.slider], [[[480, 480, 1]], true]);
+  assert.equal("slider" in (trainingOf(training().trainer)?.asked ?? {}), false);
+});
+
 test("the size of the LoRA file is said at plan time", () => {
   const plan = { fits: true, size: "48x48x5", rank: 4, devices: [], suggestions: null };
   assert.equal(details({ ...plan, lora_bytes: 1.39 * MIB })[1], "LoRA file 1.39 MiB.");

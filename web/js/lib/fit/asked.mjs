@@ -10,7 +10,7 @@ import { kindOf } from "../page/ids.mjs";
  * @typedef {import("../page/graph.mjs").GraphNode} GraphNode
  * @typedef {[width: number, height: number, frames: number]} Size
  * @typedef {{ chain: [string, Record<string, unknown>][], settings: Record<string, unknown> | null,
- *   train: Record<string, unknown>, sizes: Size[], folders?: string[], files?: Record<string, unknown>[], preview: Size | null, prompts?: [text: string, trigger: string],
+ *   train: Record<string, unknown>, sizes: Size[], slider?: boolean, folders?: string[], files?: Record<string, unknown>[], preview: Size | null, prompts?: [text: string, trigger: string],
  *   preview_size?: string, pictured?: boolean, loras?: Record<string, unknown>[], run?: Record<string, unknown> }} Asked the
  *   request to the server; `prompts` may contain sizes; `pictured`: whether previews start from a picture; `loras`: widgets of
  *   the Wan LoRA File nodes in previews, in order; `run`: the widgets that decide the run
@@ -29,7 +29,9 @@ const SWEEP = "WanSweepSettings";
 const FROM_FILE = "WanDatasetFromFile";
 /** Takes a dataset and gives it with captions. */
 const CAPTIONS = "WanSaveCaptions";
-const DATASETS = ["WanVideoDataset", FROM_FILE, "WanSyntheticDataset"];
+/** In place of clips; a step of it predicts more often. */
+const SLIDER = "WanSliderPrompts";
+const DATASETS = ["WanVideoDataset", FROM_FILE, "WanSyntheticDataset", SLIDER];
 /** Names of other trainers' settings files, which contain sizes; a JSON file may be a list of clips instead. */
 const SETTINGS_FILE = /[.](toml|ya?ml)$/i;
 const MAYBE_SETTINGS = /[.]json$/i;
@@ -76,6 +78,7 @@ export function trainingOf(trainer) {
       settings: settings ? valuesOf(settings) : null,
       train,
       sizes,
+      ...(datasets.some((node) => kindOf(node) === SLIDER) ? { slider: true } : {}),
       ...(folders.length ? { folders } : {}),
       ...(files.length ? { files: files.map(valuesOf) } : {}),
       preview: sourceOf(trainer, "vae") ? (previews ? sizeOf(previews) : [0, 0, 0]) : null,

@@ -28,7 +28,15 @@ from .load import (
     quantized_anew,
     stays_stored,
 )
-from .lora import STARTS_IN_THE_WEIGHT, LoraConfig, count_values, inject_lora
+from .lora import (
+    PEFT,
+    STARTS_IN_THE_WEIGHT,
+    LoraConfig,
+    check_targets,
+    count_values,
+    inject_lora,
+    tuner_bytes,
+)
 from .model import Numerics, Route, WanShape, model_without_values, placed_routes
 from .parallel import exchange_of
 from .parallel.pipeline import under_way
@@ -37,6 +45,7 @@ from .placement import (
     JobShape,
     Placement,
     Recomputing,
+    TunerBytes,
     devices_of,
     resolve_placement,
 )
@@ -118,6 +127,7 @@ def job_shape(
         adapt=_Adapt(lora, own),
         as_loaded=_Adapt(lora, own, packed_forms(plan, found), numerics.matmul),
         adapter_values=_adapter_values(shape, lora),
+        tuner_bytes=_tuner_bytes(shape, lora),
         # An adapter initialised from the weight (PiSSA) keeps its initial values in float32 too.
         optimizer_bytes=optimizer_bytes + 4 * (lora.init in STARTS_IN_THE_WEIGHT),
         optimizer_host_bytes=optimizer_host_bytes,
@@ -138,6 +148,12 @@ def job_shape(
 def _adapter_values(shape: WanShape, lora: LoraConfig) -> Mapping[str, int]:
     """Returns layer -> number of adapter values; cached, because planning a job needs them dozens of times."""
     return MappingProxyType(count_values(model_without_values(shape), lora))
+
+
+@lru_cache(maxsize=32)
+def _tuner_bytes(shape: WanShape, lora: LoraConfig) -> Mapping[str, TunerBytes]:
+    linears = check_targets(model_without_values(shape), lora) if lora.kind == PEFT else {}
+    return {name: tuner_bytes(lora, one.in_features, one.out_features) for name, one in linears.items()}
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from .inject import (
 from .reading import read_frozen, read_start
 from .source import LoraSource, holds_both_experts, read_lora
 from .start import check_start, start_from
+from .tuner_memory import tuner_bytes
 from .tuners import check_tuner
 
 __all__ = [
@@ -63,5 +64,6 @@ __all__ = [
     "set_adapter_dtype",
     "set_strength",
     "start_from",
+    "tuner_bytes",
     "without_adapters",
 ]

@@ -10,7 +10,7 @@ from .copies import Copies, copies_of, memory_to_copy
 from .counting import Traffic
 from .estimate import MemoryEstimate
 from .host import lockable_bytes
-from .job_shape import JobShape
+from .job_shape import JobShape, TunerBytes
 from .measures import MemoryMeasures, running_order
 from .memory import estimate_memory
 from .offload import BlockOffload
@@ -37,6 +37,7 @@ __all__ = [
     "SharedMemory",
     "StepShape",
     "Traffic",
+    "TunerBytes",
     "can_share",
     "card_bytes",
     "copies_of",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
 import torch
@@ -12,6 +13,18 @@ from torch import Tensor, nn
 from ..model import Numerics, Route, WanShape, block_of, model_without_values, tokens_by_layer
 from .plan import Placement
 from .short_model import AsBlock, Recomputing, StepShape
+
+
+@dataclass(frozen=True)
+class TunerBytes:
+    """The bytes of a tuner of PEFT beside its trained values, in one linear or together."""
+
+    fixed: int = 0
+    """of values that are not trained"""
+    kept: int = 0
+    """kept by the forward pass for the backward pass"""
+    passing: int = 0
+    """temporary while a layer runs"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +40,8 @@ class JobShape:
     """injects the adapters into a meta model of this shape, with fewer layers"""
     adapter_values: Mapping[str, int]
     """original Wan name of each adapted linear -> number of adapter values"""
+    tuner_bytes: Mapping[str, TunerBytes] = field(default_factory=dict[str, TunerBytes])
+    """linear -> bytes of its tuner of PEFT beside the trained values"""
     as_loaded: Callable[[nn.Module], None] | None = None
     """quantizes the weights of such a model, then adapts it; None: only `adapt`"""
     optimizer_bytes: float = 8.0
@@ -113,6 +128,18 @@ class JobShape:
     def _first_of_second_stream(self) -> int:
         blocks = [block for name in self.adapter_values if (block := block_of(name)) is not None]
         return min([block.number for block in blocks if block.stream != "blocks"], default=0)
+
+    def tuners_on(self, device: torch.device) -> TunerBytes:
+        """Returns the bytes of the tuners on `device`: of a step for `kept`, of the largest layer for `passing`."""
+        mine = {name: one for name, one in self.tuner_bytes.items() if self.placement.device_of(name) == device}
+        blocks = Counter[str]()
+        for name, one in mine.items():
+            blocks[_block_name(name)] += one.kept
+        sizes = sorted(blocks.values(), reverse=True)
+        # The block that is recomputed, and those that are not.
+        held = 1 + self.unchecked_on(device) if self.recomputing.blocks else len(sizes)
+        passing = max((one.passing for one in mine.values()), default=0)
+        return TunerBytes(sum(one.fixed for one in mine.values()), sum(sizes[:held]), passing)
 
     def unchecked_on(self, device: torch.device) -> int:
         """Returns the number of unchecked blocks on `device`."""

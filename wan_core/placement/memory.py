@@ -85,11 +85,14 @@ def estimate_memory(
         count = at_once[number] if at_once else 1.0
         # Streams that leave the card stay in memory until they are copied (parallel/handover.py).
         waiting = int((count - 1) * one_more) + (_LEAVING * _passing(job, step) if at_once else 0)
+        tuners = job.tuners_on(device)
+        weights.on_device[name] += tuners.fixed
+        watching = {kind: value + tuners.passing for kind, value in watching.items()}
         trained = int(adapters[name] * (_WEIGHT_BYTES + _GRADIENT_BYTES + job.optimizer_bytes))
         loaded = weights.on_device[name] + trained
         between = loaded - adapters[name] * _GRADIENT_BYTES
         stepping = 0 if job.optimizer_host_bytes else adapters[name] * _STEP_BYTES
-        step_bytes = max(trace.step + waiting, stepping + trace.before)
+        step_bytes = max(trace.step + waiting + tuners.kept + tuners.passing, stepping + trace.before)
         devices[name] = DeviceMemory(
             weights=weights.on_device[name],
             adapters=trained,

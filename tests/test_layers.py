@@ -21,6 +21,7 @@ ROOMS = (
     "patterns",
     "canvas",
     "files",
+    "choices",
     "events",
     "run_lines",
     "pipes",

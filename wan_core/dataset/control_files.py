@@ -54,6 +54,16 @@ def with_companions(files: Sequence[MediaFile], wanted: Collection[str]) -> list
     return [file for file in found if file.path not in named]
 
 
+def with_their_companions(excluded: Collection[Path], files: Sequence[MediaFile]) -> set[Path]:
+    """Returns the excluded files, and those of `files` that are named like their companions."""
+    beside: dict[Path, dict[str, str]] = {}
+    for path in excluded:
+        beside.setdefault(path.parent, {})[in_one_form(path.stem)] = path.name
+    kinds = (*COMPANION_KINDS, *ROLES)
+    follow = (f.path for f in files if _goes_with_another(f.path, kinds, lambda folder: beside.get(folder, {})))
+    return {*excluded, *follow} if excluded else set()
+
+
 def roles_beside(folder: Path, wanted: Collection[str]) -> tuple[str, ...]:
     """Returns the `wanted` companions of the clip in `folder` that has most of them; reads file names only."""
     files = [MediaFile(path=folder / name) for name in media_names(folder)]

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ..choices import PLAIN, Choice
 from ..files import sampled_digest
 from ..video import ClipInfo, Framing, VideoProcess, covered_size
 from .bucket import Bucket, assign_bucket
@@ -43,19 +44,24 @@ def _own_size(info: ClipInfo, num_frames: int, config: DatasetConfig) -> Bucket 
     return Bucket(num_frames, height, width) if width and height else None
 
 
-def find_framings(info: ClipInfo, bucket: Bucket, config: DatasetConfig, seed: str) -> list[Framing]:
-    """Returns one crop, or up to `config.variants` random crops that take turns.
+def find_framings(
+    info: ClipInfo, bucket: Bucket, config: DatasetConfig, seed: str, chosen: tuple[float, float] | None = None
+) -> list[Framing]:
+    """Returns one crop, or up to `config.variants` random crops that take turns. `chosen`: Choice.crop.
 
     Random crops differ along the cropped axis; a source with the bucket's aspect ratio has a single crop.
     """
     if config.crop == "none":
         return [Framing(native=info.width * info.height <= config.width * config.height)]
-    if config.crop == "center":
+    if config.crop == "center" and chosen is None:
         return [Framing()]
     source, wanted = (info.width, info.height), (bucket.width, bucket.height)
     covered = covered_size(source, wanted)
     columns, rows = covered[0] - wanted[0] + 1, covered[1] - wanted[1] + 1
     centre = Framing().place(covered, wanted)
+    if chosen is not None:
+        place = round(chosen[0] * (columns - 1)), round(chosen[1] * (rows - 1))
+        return [Framing(offset=None if place == centre else place)]
     places = [divmod(place, rows) for place in draw_different(seed, "crop", columns * rows, config.variants)]
     return [Framing(offset=None if place == centre else place) for place in places]
 
@@ -105,7 +111,12 @@ class _Stretch:
 
 
 def cut_file(
-    path: Path, info: ClipInfo, config: DatasetConfig, context: ScanContext, cuts_s: Sequence[float] = ()
+    path: Path,
+    info: ClipInfo,
+    config: DatasetConfig,
+    context: ScanContext,
+    cuts_s: Sequence[float] = (),
+    choice: Choice = PLAIN,
 ) -> list[Piece]:
     """Returns all samples of a file, in order of time. `cuts_s`: start times of all scenes but the first, in seconds.
 
@@ -116,14 +127,14 @@ def cut_file(
     # Seeded by content, so that a renamed file keeps its windows and crops, and its cache entries.
     seed: str = context.recall(path, "sampled", lambda: sampled_digest(path)) if is_random else ""
     pieces: list[Piece] = []
-    stretches = _stretches(info, config, cuts_s)
+    stretches = _stretches(info, config, cuts_s, choice)
     for number, stretch in enumerate(stretches):
         windows = _windows(info, stretch.frames, config, f"{seed}/{number}")
         if len(pieces) + len(windows) > MAX_PIECES:
             raise TooMany
         taking_turns = config.frame_extraction == "random"
         for group in [windows] if taking_turns and windows else [[window] for window in windows]:
-            pieces += _variants(info, stretch, group, config, f"{seed}/{number}/{group[0].first}")
+            pieces += _variants(info, stretch, group, config, f"{seed}/{number}/{group[0].first}", choice)
     if not pieces:
         raise TooShort(max(stretch.frames for stretch in stretches))
     return [replace(piece, scenes=len(stretches)) for piece in pieces]
@@ -136,20 +147,25 @@ def reading_fps(info: ClipInfo, config: DatasetConfig) -> float:
     return config.read_fps or config.fps
 
 
-def _stretches(info: ClipInfo, config: DatasetConfig, cuts_s: Sequence[float]) -> list[_Stretch]:
-    """Returns the complete clip, or its scenes. The last frame of a clip is repeated if one frame is missing."""
+def _stretches(info: ClipInfo, config: DatasetConfig, cuts_s: Sequence[float], choice: Choice) -> list[_Stretch]:
+    """Returns the complete clip or its chosen piece, or the scenes in it. The last frame of a clip is repeated if one
+    frame is missing."""
     rate = reading_fps(info, config)
-    if not cuts_s:
+    is_piece = choice.is_piece and info.kind == "clip"
+    if not cuts_s and not is_piece:
         available = info.frames_at(rate)
         # Clips often last whole seconds, which is one frame less than 4n+1.
         if info.kind == "clip" and available == config.frame_lengths[0] - 1:
             return [_Stretch(0.0, available + 1, held=1)]
         return [_Stretch(0.0, available)]
-    starts, ends = (0.0, *cuts_s), (*cuts_s, None)
+    first_s = choice.start_s if is_piece else 0.0
+    last_s = min(info.duration_s, first_s + (choice.length_s or info.duration_s)) if is_piece else info.duration_s
+    cuts_s = [cut_s for cut_s in cuts_s if first_s < cut_s < last_s]
+    starts, ends = (first_s, *cuts_s), (*cuts_s, None)
     found: list[_Stretch] = []
     for start_s, end_s in zip(starts, ends, strict=True):
         if end_s is None:
-            frames = math.ceil((info.duration_s - start_s) * rate - 1e-3)  # 1e-3, because durations are rounded
+            frames = math.ceil((last_s - start_s) * rate - 1e-3)  # 1e-3, because durations are rounded
         else:
             frames = math.ceil((end_s - start_s - _CUT_GUARD_S) * rate)
         found.append(_Stretch(start_s, max(0, frames)))
@@ -171,13 +187,13 @@ def _windows(info: ClipInfo, frames: int, config: DatasetConfig, seed: str) -> l
 
 
 def _variants(
-    info: ClipInfo, stretch: _Stretch, windows: Sequence[Window], config: DatasetConfig, seed: str
+    info: ClipInfo, stretch: _Stretch, windows: Sequence[Window], config: DatasetConfig, seed: str, choice: Choice
 ) -> list[Piece]:
     """Returns the samples of one window, or of several windows that take turns."""
     bucket, rate = find_bucket(info, windows[0].num_frames, config), reading_fps(info, config)
     if bucket is None:
         raise TooSmall
-    framings = find_framings(info, bucket, config, seed)
+    framings = find_framings(info, bucket, config, seed, choice.crop)
     count = max(len(windows), len(framings))
     plain = [(windows[turn % len(windows)], framings[turn % len(framings)]) for turn in range(count)]
     mirror = [(window, replace(framing, flip=True)) for window, framing in plain]

@@ -76,6 +76,8 @@ class Rejected:
     """number of frames, if the clip is too short"""
     wants_caption: Path | None = None
     """the media file, if its only problem is a missing caption"""
+    wants_piece: Path | None = None
+    """the media file, if its only problem is the chosen piece"""
 
 
 def folder_fingerprint(folder: Path) -> str:

@@ -79,7 +79,8 @@ def require_trained(dataset: Dataset, trained: int, held_out: int) -> None:
         paths = [sample.path for sample in part.samples]
         # The parts of another trainer's settings share one list; a name must match in one of the parts.
         alike = [p for p in dataset.parts if p.config.held_out == part.config.held_out]
-        known = {name for other in alike for sample in other.samples for name in file_names(sample)}
+        usable = [sample for other in alike for sample in (*other.samples, *other.excluded)]
+        known = {name for sample in usable for name in file_names(sample)}
         if missing := [name for name in part.config.held_out if in_one_form(name) not in known]:
             raise DatasetError(
                 f"held_out names {missing[0]!r}, which is no usable file of {part.config.folder!r}. Use names as they "

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..choices import CHOICES_FILE
 from ..video import covered_size
 from ..words import counted, listed, tallied
 from .captions import TOKEN_LIMIT, estimated_tokens, lengths_of
@@ -224,6 +225,16 @@ def _goes_with(path: Path) -> tuple[Path, str]:
     return path.parent, base if kind in COMPANION_KINDS else ""
 
 
+def _choice_lines(result: ScanResult, samples: Sequence[Sample]) -> list[str]:
+    """Returns lines about excluded clips, chosen pieces and moved crops; none without choices."""
+    found = {
+        "excluded": [sample.name for sample in result.excluded],
+        "a piece is chosen": [s.name for s in samples if s.choice.is_piece and s.kind == "clip"],
+        "the crop is moved": [s.name for s in samples if s.choice.crop is not None],
+    }
+    return [f"{CHOICES_FILE}: {what}: {listed(names)}" for what, names in found.items() if names]
+
+
 def scan_report(result: ScanResult) -> str:
     """Returns one line per fact; rejected files with reasons come last."""
     config, samples = result.config, one_per_file(result.samples)
@@ -246,6 +257,7 @@ def scan_report(result: ScanResult) -> str:
         lines.append(f"interlaced, so combs will be learned (ffmpeg -vf yadif removes them): {combed}")
     lines += _caption_lines(config, result.samples, result.caption_hint)
     lines += _companion_lines(result)
+    lines += _choice_lines(result, samples)
     if config.num_repeats > 1:
         lines.append(f"repeats: each {config.num_repeats} times in an epoch")
     if config.prior_preservation:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ..choices import PLAIN, Choice
 from ..errors import DatasetError
 from ..model import ConditionKind
 from ..video import ClipInfo, Framing
@@ -86,6 +87,8 @@ class Sample:
     """companions by role, in the order of ROLES"""
     listed: bool = False
     """True if the caption comes from a list, not from a caption file"""
+    choice: Choice = PLAIN
+    """the choice about the file, which `cut` follows"""
 
     @property
     def kind(self) -> str:
@@ -144,6 +147,8 @@ class ScanResult:
     """sentences about the source, such as repeats of subfolders"""
     caption_hint: str = ""
     """a clause that names files which may be the missing captions"""
+    excluded: tuple[Sample, ...] = ()
+    """one sample of each file that is excluded by choice"""
     again: Callable[[Any], ScanResult] | None = field(default=None, compare=False)
     """function: ScanContext -> new scan of the same files; None where no caller needs one"""
 

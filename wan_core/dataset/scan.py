@@ -11,16 +11,17 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from ..choices import CHOICES_FILE, Choice, Choices
 from ..errors import ConfigError, DatasetError
 from ..files import FileError, file_mark
 from ..video import ClipInfo, shown
-from ..words import filled
+from ..words import filled, listed
 from .allowed import leads_outside
 from .bucket import nearest_frames
 from .caption_names import CaptionNames
 from .captions import LINK_OUTSIDE, caption_with_prefix, caption_with_trigger, read_caption, tag_orders
 from .config import DatasetConfig, wanted_companions
-from .control_files import accompanied, with_companions
+from .control_files import accompanied, with_companions, with_their_companions
 from .cutting import MAX_PIECES, Piece, TooMany, TooShort, TooSmall, cut_file, reading_fps, scene_cuts
 from .files import OTHER_SUFFIXES, MediaFile, Rejected, SourcePart, files_of_folder
 from .known_files import ScanContext
@@ -95,16 +96,25 @@ def scan_files(
     given = {"rejected": rejected, "notes": notes, "caption_hint": caption_hint}
     again = partial(scan_files, config, source, files, **given)
     samples: list[Sample] = []
+    excluded: list[Sample] = []
     rejected = list(rejected)
+    choices = Choices(context.allowed)
     files = with_companions(files, wanted_companions(config))
+    out = {file.path for file in files if choices.of(file.path).excluded}
+    if follow := with_their_companions(out, files) - out:
+        files = [file for file in files if file.path not in follow]
+        notes = (*notes, f"excluded with their clips: {listed(sorted(shown(path) for path in follow))}")
     if config.conditioning == "context" and not any(file.context for file in files):
         config = replace(config, conditioning="none")
     captions = CaptionNames(config.caption_extension, context.allowed)
     for number, file in enumerate(files):
         context.stop_if_asked(f"scanning {source}")
-        found = accompanied(_look_at(file, config, context, captions), file, config, context)
+        choice = choices.of(file.path)
+        found = accompanied(_look_at(file, config, context, captions, choice), file, config, context)
         if isinstance(found, Rejected):
-            rejected.append(found)
+            rejected.append(_left_out(found, choice))
+        elif choice.excluded:
+            excluded += found[:1]
         else:
             samples += found
         context.tell(number + 1, len(files), file.shown_name)
@@ -113,8 +123,16 @@ def scan_files(
     samples, without_caption = _without_captionless(config, samples)
     rejected += without_caption
     if not samples and config.missing_captions == "refuse" and not config.trigger_word.strip():
-        samples, rejected, unread = _shown_without_captions(files, rejected, config, context, captions)
+        samples, rejected, unread = _shown_without_captions(files, rejected, config, context, captions, choices)
         notes = (*notes, *unread)
+    if not samples and excluded:
+        raise NothingUsableError(
+            "All {count} usable files of dataset folder {source} are excluded. Press Undo on the node, or "
+            "delete {file} in the folder.",
+            count=len(excluded),
+            source=f"{source!r}",
+            file=CHOICES_FILE,
+        )
     if not samples:
         raise NothingUsableError(_nothing_left(source, config, rejected))
     return ScanResult(
@@ -123,8 +141,16 @@ def scan_files(
         rejected=tuple(rejected),
         notes=tuple(notes),
         caption_hint=caption_hint,
+        excluded=tuple(excluded),
         again=again,
     )
+
+
+def _left_out(found: Rejected, choice: Choice) -> Rejected:
+    """Returns a rejected file; one that is excluded as well wants nothing."""
+    if not choice.excluded:
+        return found
+    return replace(found, reason=f"is excluded, and {found.reason}", frames=0, wants_caption=None, wants_piece=None)
 
 
 def _read_of_several(files: Sequence[MediaFile], captions: CaptionNames) -> list[str]:
@@ -147,6 +173,7 @@ def _shown_without_captions(
     config: DatasetConfig,
     context: ScanContext,
     captions: CaptionNames,
+    choices: Choices,
 ) -> tuple[list[Sample], list[Rejected], list[str]]:
     """Returns samples of the files with an unreadable caption, the other rejected files, and notes with the reasons.
 
@@ -157,7 +184,7 @@ def _shown_without_captions(
     for file in files:
         if file.path in unread:
             # Probed with an empty caption, because the clip itself may be unusable too.
-            looked = _look_at(replace(file, caption=""), config, context, captions)
+            looked = _look_at(replace(file, caption=""), config, context, captions, choices.of(file.path))
             found = accompanied(looked, file, config, context)
             samples += [replace(sample, listed=False) for sample in ([] if isinstance(found, Rejected) else found)]
     shown_now = {sample.path for sample in samples}
@@ -166,7 +193,7 @@ def _shown_without_captions(
 
 
 def _look_at(
-    file: MediaFile, config: DatasetConfig, context: ScanContext, captions: CaptionNames
+    file: MediaFile, config: DatasetConfig, context: ScanContext, captions: CaptionNames, choice: Choice
 ) -> list[Sample] | Rejected:
     path, name = file.path, file.shown_name
     if leads_outside(path, context.allowed):
@@ -180,9 +207,8 @@ def _look_at(
         mark = tuple(file_mark(path))
     except (DatasetError, OSError) as error:
         return Rejected(name=name, reason=str(error).removeprefix(f"{shown(path)} ").rstrip("."))
-    pieces = _cut(path, info, config, context)
-    # Checked before the caption, because `wants_caption` means that the clip itself is usable.
-    if isinstance(pieces, Rejected):
+    pieces = _cut(path, info, config, context, choice)
+    if isinstance(pieces, Rejected):  # before the caption: `wants_caption` means that the clip itself is usable
         return pieces
     caption = file.caption
     try:
@@ -206,24 +232,30 @@ def _look_at(
             scenes=piece.scenes,
             weight=config.weight * file.weight,
             listed=file.caption is not None,
+            choice=choice,
         )
         for piece in pieces
     ]
     return with_captions(samples, _captions_of((caption, *file.more_captions), config))
 
 
-def _cut(path: Path, info: ClipInfo, config: DatasetConfig, context: ScanContext) -> list[Piece] | Rejected:
+def _cut(
+    path: Path, info: ClipInfo, config: DatasetConfig, context: ScanContext, choice: Choice
+) -> list[Piece] | Rejected:
     if min(info.width, info.height) < MIN_SOURCE_PIXELS:
         return Rejected(name=shown(path), reason=f"is only {info.width}x{info.height} pixels")
     cuts_s: Sequence[float] = ()
     try:
         if config.split_scenes:
             cuts_s = scene_cuts(path, info, config, context)
-        return cut_file(path, info, config, context, cuts_s)
+        return cut_file(path, info, config, context, cuts_s, choice)
     except (DatasetError, FileError) as error:
         return Rejected(name=shown(path), reason=str(error).removeprefix(f"{shown(path)} ").rstrip("."))
     except TooShort as short:
-        return Rejected(name=path.name, reason=_too_short(info, config, short.frames, cuts_s), frames=short.frames)
+        reason, wants_piece = _too_short(info, config, short.frames, cuts_s, choice.is_piece), None
+        if choice.is_piece:
+            reason, wants_piece = f"its chosen piece {reason}", path
+        return Rejected(name=path.name, reason=reason, frames=short.frames, wants_piece=wants_piece)
     except TooMany:
         reason = f"lasts {info.duration_s:.0f} s and would give more than {MAX_PIECES} windows; cut it into clips"
         return Rejected(name=shown(path), reason=reason)
@@ -232,11 +264,11 @@ def _cut(path: Path, info: ClipInfo, config: DatasetConfig, context: ScanContext
         return Rejected(name=shown(path), reason=f"is only {size} pixels, and crop is none: each side needs {grid}")
 
 
-def _too_short(info: ClipInfo, config: DatasetConfig, available: int, cuts_s: Sequence[float]) -> str:
+def _too_short(info: ClipInfo, config: DatasetConfig, available: int, cuts_s: Sequence[float], is_piece: bool) -> str:
     whose = f"has {len(cuts_s) + 1} scenes, the longest of" if cuts_s else "has"
     rate = reading_fps(info, config)
     at = f" at {rate:.4g} fps"
-    source = "" if abs(info.fps - rate) < 0.01 else f" ({info.num_frames} at {info.fps:.4g} fps)"
+    source = "" if is_piece or abs(info.fps - rate) < 0.01 else f" ({info.num_frames} at {info.fps:.4g} fps)"
     least = config.frame_lengths[0]
     needed = f"{least}, the shortest of frame_buckets" if config.frame_buckets else f"num_frames {least}"
     return f"{whose} {available} frames{at}{source}, fewer than {needed}"

@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from ..choices import CHOICES_FILE
 from ..dataset.config import ROLES
 from ..dataset.control_files import COMPANION_KINDS, companion_paths, with_companions
 from ..dataset.files import CLIP_SUFFIXES, STILL_SUFFIXES, SourcePart, fingerprint_of_folder
@@ -91,6 +92,8 @@ def source_fingerprint(source: SourceFile, caption_extension: str = ".txt") -> s
             add([file.path])
             if file.caption is None:
                 add([file.path.with_suffix(extension)])
+        choices = {file.path.parent / CHOICES_FILE for file in part.files}
+        add(place for place in sorted(choices) if os.path.lexists(place))
         for file in with_companions(part.files, (*COMPANION_KINDS, "camera", *ROLES)):
             add(companion_paths(file))
     return digest.hexdigest()

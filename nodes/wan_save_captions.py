@@ -107,8 +107,8 @@ class WanSaveCaptions(io.ComfyNode):
         clean_up: Sequence[bool] = (True,),
         replace_captions: Sequence[int] = (0,),
     ) -> io.NodeOutput:
-        scan = SCANS.add(dataset[0])
-        edits = SCANS.get(scan) or edits_of(dataset[0])
+        edits = edits_of(dataset[0])
+        scan = SCANS.add(edits)
         clips = clips_by_name(edits)
         to_write = _to_write(clips, names, replace_captions[0])
         if not to_write:

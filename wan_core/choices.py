@@ -20,7 +20,7 @@ from .errors import DatasetError
 from .files import FileError, lies_under, open_regular
 
 CHOICES_FILE = "wan_dataset.json"
-_MOST_BYTES = 16 << 20
+CHOICES_BYTES = 16 << 20
 """largest file, more than the choices of 100,000 clips"""
 _VERSION = 1
 _LONGEST_S = 1e6
@@ -134,7 +134,7 @@ class Choices:
             raise DatasetError(f"{where} is a link that leads outside the allowed folders. Put the file itself there.")
         try:
             with open_regular(os.path.realpath(file), follow_links=False) as opened:
-                data = opened.read(_MOST_BYTES + 1)
+                data = opened.read(CHOICES_BYTES + 1)
         except (FileError, OSError) as error:
             raise DatasetError(f"{where} cannot be read: {error}") from error
         return read_choices(data, where)
@@ -152,8 +152,8 @@ def _parsed(data: bytes | None, where: str) -> dict[str, Any]:
     """Returns the JSON object of a choices file, with its version and the objects of its clips."""
     if data is None or not data.strip():
         return {"version": _VERSION, "clips": {}}
-    if len(data) > _MOST_BYTES:
-        raise DatasetError(f"{where} is larger than {_MOST_BYTES >> 20} MiB. {_FIX}")
+    if len(data) > CHOICES_BYTES:
+        raise DatasetError(f"{where} is larger than {CHOICES_BYTES >> 20} MiB. {_FIX}")
     try:
         parsed: Any = json.loads(data.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:

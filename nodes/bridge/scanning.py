@@ -22,6 +22,8 @@ from ...wan_core.dataset import (
     KnownFiles,
     ScanContext,
     ScanResult,
+    Thumbnails,
+    clip_groups,
     contact_sheet,
     dataset_facts,
     dataset_report,
@@ -41,9 +43,16 @@ _MOST = 64
 _MOST_FILES = 400_000
 
 
-def edits_of(dataset: Dataset) -> CaptionEdits:
-    """Returns the captions of a dataset's files."""
-    return CaptionEdits(scanned_files(dataset), folders.allowed_places, (folders.cache().root / "unpacked",))
+def edits_of(
+    dataset: Dataset, review: DatasetReview | None = None, thumbnails: Thumbnails | None = None
+) -> CaptionEdits:
+    """Returns the captions of a dataset's files; with a review, their groups as well."""
+    return CaptionEdits(
+        scanned_files(dataset, thumbnails),
+        folders.allowed_places,
+        (folders.cache().root / "unpacked",),
+        clip_groups(review) if review is not None else None,
+    )
 
 
 class Scans:
@@ -53,10 +62,9 @@ class Scans:
         self._known: OrderedDict[str, CaptionEdits] = OrderedDict()
         self._turn = threading.Lock()
 
-    def add(self, dataset: Dataset) -> str:
+    def add(self, edits: CaptionEdits) -> str:
         """Adds a dataset's files; returns their new id."""
         scan = secrets.token_hex(16)
-        edits = edits_of(dataset)
         with self._turn:
             self._known[scan] = edits
             # Two limits, because one scan of 100,000 files needs as much memory as thousands of small ones.
@@ -132,10 +140,13 @@ def scanned_output(
     with stops_become_interrupts(), _saved_at_last(cache.files), VideoProcess(mm.processing_interrupted) as video:
         scanned = scan(scan_context(node, video, allowed_places(), cache.files))
         dataset = Dataset((*(append_to.parts if append_to is not None else ()), *scanned))
-        sheet = torch.tensor(contact_sheet(dataset, video)).float()[None] / 255
+        thumbnails = Thumbnails(video, cache.root / "thumbnails")
+        sheet = torch.tensor(contact_sheet(dataset, thumbnails)).float()[None] / 255
+        thumbnails.draw(sample for part in dataset.parts for sample in (*part.samples, *part.excluded))
         review = _review(dataset, video, cache)
     report = f"{dataset_report(dataset)}\n\n{review.report()}"
-    facts = {**dataset_facts(review), "asked": widget_values(node), "scan": SCANS.add(dataset)}
+    known = SCANS.add(edits_of(dataset, review, thumbnails))
+    facts = {**dataset_facts(review), "asked": widget_values(node), "scan": known}
     # Under the key "images", the page would draw the sheet a second time below the card.
     facts["image"] = dict(ui.PreviewImage(sheet, cls=node).values[0])
     return io.NodeOutput(dataset, report, sheet, ui={"text": [report], "wan_dataset": [facts]})

@@ -1,4 +1,4 @@
-"""Routes of datasets: captions and clips of a scan, and the size and trimming of the cache.
+"""Routes of datasets: captions, choices and clips of a scan, and the size and trimming of the cache.
 
 The server gives each scan an id and each clip a number; requests and responses contain no path.
 """
@@ -6,13 +6,14 @@ The server gives each scan an id and each clip a number; requests and responses 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
 from ...wan_core.cache import LatentCache, room_of, trim, young_sets
+from ...wan_core.choices import Choice
 from ...wan_core.dataset import CaptionEdits, Found, Written
 from ...wan_core.job import cache_names_in_use
 from ...wan_core.metrics import whole
@@ -28,6 +29,7 @@ _LONGEST = 1000
 """characters of a search text"""
 _LIMIT = 1 << 20
 """most bytes of a request: a caption has up to 64 KiB, and JSON can take six bytes for one"""
+_GROUPS = ("", "captionless", "short", "still", "alike", "excluded", "marked")
 _PICTURES = {
     ".gif": "image/gif",
     ".png": "image/png",
@@ -96,21 +98,26 @@ class ScanRoutes:
             "caption": _write,
             "replace": _replace,
             "undo": _undo,
+            "choice": _choose,
         }
         return [
             ("GET", f"{scan}/captions", self.doors.to_read(self.captions)),
             ("GET", f"{scan}/clips/{{clip}}", self.doors.to_read(self.clip)),
+            ("GET", f"{scan}/clips/{{clip}}/frame", self.doors.to_read(self.frame)),
             *(("POST", f"{scan}/{name}", answering(self._changing(change))) for name, change in changes.items()),
         ]
 
     async def captions(self, request: web.Request) -> web.StreamResponse:
-        """Returns the captions that contain `?text=` and their number, or the caption of `?clip=`."""
+        """Returns the captions that contain `?text=` and their number, of `?group=`, or the caption of `?clip=`."""
         edits, text, clip = self._find(request), request.query.get("text", ""), request.query.get("clip")
+        group = request.query.get("group", "")
         if clip is not None:
             one = await in_thread(edits.caption, _number(clip))
             return as_json({"version": 1, "caption": _shown(one)})
         _check(text)
-        found = await in_thread(edits.find, text, _SHOWN)
+        if group not in _GROUPS:
+            raise Refused(400, f"A group is one of {', '.join(filter(None, _GROUPS))}.")
+        found = await in_thread(edits.find, text, _SHOWN, group)
         return as_json(
             {
                 "version": 1,
@@ -127,6 +134,12 @@ class ScanRoutes:
         ending, source = await in_thread(self._find(request).open_media, number)
         kind = {**_PICTURES, **_VIDEOS}.get(ending, "application/octet-stream")
         return await send_file(request, source, kind, HEADERS)
+
+    async def frame(self, request: web.Request) -> web.StreamResponse:
+        """Returns the first frame of a clip."""
+        number = _number(request.match_info["clip"])
+        source = await in_thread(self._find(request).open_thumbnail, number)
+        return await send_file(request, source, "image/jpeg", HEADERS)
 
     def _changing(self, change: Callable[[CaptionEdits, Mapping[str, Any]], dict[str, Any]]) -> Handler:
         async def handle(request: web.Request) -> web.StreamResponse:
@@ -147,6 +160,15 @@ def _write(edits: CaptionEdits, body: Mapping[str, Any]) -> dict[str, Any]:
     if clip is None or not isinstance(before, str) or not isinstance(text, str):
         raise Refused(400, 'Writing a caption needs {"clip": <number>, "before": <text>, "text": <text>}.')
     done = edits.write(clip, before, text)
+    return {**_said(done), "caption": _shown(edits.caption(clip))}
+
+
+def _choose(edits: CaptionEdits, body: Mapping[str, Any]) -> dict[str, Any]:
+    clip = whole(body.get("clip"))
+    if clip is None or not isinstance(body.get("before"), dict) or not isinstance(body.get("choice"), dict):
+        raise Refused(400, 'A choice needs {"clip": <number>, "before": <choice>, "choice": <choice>}.')
+    before, choice = (Choice.from_dict(body[name], f"{name} of the request") for name in ("before", "choice"))
+    done = edits.choose(clip, before, choice)
     return {**_said(done), "caption": _shown(edits.caption(clip))}
 
 
@@ -180,6 +202,10 @@ def _shown(one: Found) -> dict[str, Any]:
         "caption": one.caption,
         "refusal": scrubbed(one.refusal),
         "unreadable": scrubbed(one.unreadable),
+        "choice": one.choice.to_dict(),
+        "choice_refusal": scrubbed(one.choice_refusal),
+        "duration_s": one.duration_s,
+        **({"bucket": asdict(one.bucket)} if one.bucket is not None else {}),
     }
 
 

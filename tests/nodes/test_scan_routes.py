@@ -47,6 +47,26 @@ def test_a_caption_is_written_and_put_back(routes: RouteServer) -> None:
     assert routes.post(f"{PLACE}/undo", {"change": said.data["change"]}).status == 409
 
 
+def test_a_clip_is_excluded_by_one_page_and_the_other_is_shown_it(routes: RouteServer) -> None:
+    before = loose(routes.clips)
+    asked = {"clip": 2, "before": {}, "choice": {"excluded": True}}
+    said = routes.post(f"{PLACE}/choice", asked)
+    assert (said.status, said.data["caption"]["choice"]) == (200, {"excluded": True})
+    assert routes.get(f"{PLACE}/captions?group=excluded").data["count"] == 1
+    assert routes.get(f"{PLACE}/captions?group=captionless").data["count"] == 1
+    assert routes.get(f"{PLACE}/captions?group=secret").status == 400
+    late = routes.post(f"{PLACE}/choice", {**asked, "choice": {"start_s": 2, "crop": [0, 1]}})
+    assert late.status == 409
+    assert "a2.webm was changed by somebody else meanwhile" in late.data["error"]
+    for odd in ({"crop": [7, 1]}, {"start_s": "now"}, {"excluded": 1}):
+        assert routes.post(f"{PLACE}/choice", {**asked, "choice": odd}).status == 409
+    for odd in ({"clip": 2}, {**asked, "before": None}, {**asked, "clip": "2"}):
+        assert routes.post(f"{PLACE}/choice", odd).status == 400
+    assert routes.get(f"{PLACE}/clips/0/frame").status == 409
+    assert routes.post(f"{PLACE}/undo", {"change": said.data["change"]}).data["clips"] == 1
+    assert loose(routes.clips) == before
+
+
 def test_a_text_is_replaced_in_all_and_put_back(routes: RouteServer) -> None:
     before = loose(routes.clips)
     asked = {"find": "red", "by": "blue", "captions": 2, "places": 2}
@@ -116,9 +136,9 @@ def test_hostile_names_are_no_scan_and_no_clip(routes: RouteServer) -> None:
 def test_a_scan_is_known_until_many_newer_ones_are(pack_nodes: dict[str, Any]) -> None:
     from route_server import our_module
 
-    scans = our_module(pack_nodes, "bridge.scanning").Scans()
-    nothing: Any = type("Nothing", (), {"parts": ()})()
-    ids = [scans.add(nothing) for _ in range(65)]
+    module = our_module(pack_nodes, "bridge.scanning")
+    scans = module.Scans()
+    ids = [scans.add(module.CaptionEdits([], list)) for _ in range(65)]
     assert len(set(ids)) == 65
     assert all(len(one) == 32 for one in ids)
     assert [scans.get(one) is None for one in (ids[0], ids[1], ids[64], "x")] == [True, False, False, True]

@@ -16,10 +16,10 @@ from .conditioning import (
     with_mask,
 )
 from .config import DatasetConfig
-from .contact_sheet import contact_sheet
+from .contact_sheet import Thumbnails, contact_sheet
 from .control_files import LONGEST_REFERENCE, roles_beside
 from .cutting import read_sample
-from .facts import dataset_facts
+from .facts import clip_groups, dataset_facts
 from .files import MediaFile, fingerprint_of_folder
 from .held_out import held_out_digests, nothing_trained, require_trained
 from .known_files import KnownFiles, Progress, ScanContext
@@ -48,10 +48,12 @@ __all__ = [
     "ScanContext",
     "ScanResult",
     "TextLengths",
+    "Thumbnails",
     "Written",
     "allowed_file",
     "allowed_folder",
     "answers_of",
+    "clip_groups",
     "clips_by_name",
     "contact_sheet",
     "dataset_facts",

@@ -1,4 +1,4 @@
-"""Edits the captions of a scan: of one clip, by find and replace in all clips, with undo.
+"""Edits the captions of a scan, of one clip or by find and replace in all, and the choices about clips, with undo.
 
 A request names a file by its number in the scan, never by a path.
 """
@@ -13,13 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from ..choices import PLAIN, Choice
 from ..errors import DatasetError
-from ..files import open_inside
+from ..files import open_inside, open_regular
 from ..video import shown
 from .allowed import OUTSIDE
-from .caption_files import CAPTION_SUFFIXES, CaptionFolders, current_bytes, put_caption_file, with_caption
+from .bucket import Bucket
+from .caption_files import CAPTION_SUFFIXES, CaptionFolders, current_bytes, put_caption_file, put_choice, with_caption
 from .caption_names import CaptionNames
 from .captions import LINK_OUTSIDE, caption_in, one_line
+from .contact_sheet import Thumbnails
 from .sample import Dataset, one_per_file
 
 _UNDO_BYTES = 64 << 20
@@ -38,6 +41,11 @@ class ScannedFile:
 
     said: str = ""
     """the caption in the list"""
+    bucket: Bucket | None = None
+    """the size and length at which it is trained; None if it is not usable"""
+    duration_s: float = 0.0
+    thumbnail: Path | None = None
+    """file of the first frame as JPEG, which need not exist"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +61,11 @@ class Found:
     """why the caption cannot be written; empty if it can"""
     unreadable: str = ""
     """why the caption file cannot be read; writing replaces its content"""
+    choice: Choice = PLAIN
+    choice_refusal: str = ""
+    """why the choice cannot be read"""
+    bucket: Bucket | None = None
+    duration_s: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,28 +87,31 @@ class Written:
     change: int
     """number of the change, for `undo`; 0 if no file changed"""
     clips: int
-    """number of clips with a changed caption"""
+    """number of clips with a changed caption or choice"""
     refused: tuple[str, ...] = ()
     """reasons, one sentence per file that was not written"""
 
 
-def scanned_files(dataset: Dataset) -> list[ScannedFile]:
+def scanned_files(dataset: Dataset, thumbnails: Thumbnails | None = None) -> list[ScannedFile]:
     """Returns each file of a dataset once; the number of a file is its index. Files without captions come last."""
     found: dict[Path, ScannedFile] = {}
     names = [CaptionNames(part.config.caption_extension) for part in dataset.parts]
     for part, captions in zip(dataset.parts, names, strict=True):
-        for sample in one_per_file(part.samples):
+        for sample in one_per_file((*part.samples, *part.excluded)):
             file = ScannedFile(
                 path=sample.path,
                 name=sample.name,
                 caption_file=captions.file_of(sample.path),
                 listed_in=part.config.folder if sample.listed else "",
                 said=sample.caption if sample.listed else "",
+                bucket=sample.bucket,
+                duration_s=sample.info.duration_s,
+                thumbnail=thumbnails.place_of(sample) if thumbnails is not None else None,
             )
             found.setdefault(sample.path, file)
     for part, captions in zip(dataset.parts, names, strict=True):
         for item in part.rejected:
-            if (path := item.wants_caption) is not None:
+            if (path := item.wants_caption or item.wants_piece) is not None:
                 found.setdefault(path, ScannedFile(path=path, name=item.name, caption_file=captions.file_of(path)))
     return list(found.values())
 
@@ -104,24 +120,36 @@ class CaptionEdits:
     """Finds, writes and undoes captions of one scan, and opens its media files. Thread-safe."""
 
     def __init__(
-        self, files: Sequence[ScannedFile], allowed: Callable[[], Sequence[Path]], unpacked: Sequence[Path] = ()
+        self,
+        files: Sequence[ScannedFile],
+        allowed: Callable[[], Sequence[Path]],
+        unpacked: Sequence[Path] = (),
+        groups: Mapping[str, frozenset[int]] | None = None,
     ) -> None:
-        """`allowed` returns the allowed folders, and is called for each request; clips may also be below `unpacked`."""
-        self._files = tuple(files)
+        """`allowed` returns the allowed folders, and is called for each request; clips may also be below `unpacked`.
+
+        `groups`: name of a group, such as "still", -> its clips.
+        """
+        self._files, self._groups = tuple(files), groups or {}
         self._allowed, self._unpacked = allowed, tuple(unpacked)
-        self._changes: dict[int, _Change] = {}
+        self._changes: dict[int, _Change | _Chosen] = {}
         self._numbers = itertools.count(1)
         self._turn = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._files)
 
-    def find(self, text: str, most: int) -> Search:
-        """Returns the captions that contain `text` (case-sensitive; "" matches all), with the first `most` of them."""
+    def find(self, text: str, most: int, group: str = "") -> Search:
+        """Returns the captions that contain `text` (case-sensitive; "" matches all), with the first `most` of them.
+
+        `group`: only clips of this group; also "excluded" and "captionless", as they are on disk now. Captions of
+        excluded clips are not counted as changeable.
+        """
         places = CaptionFolders(self._allowed())
-        looked = (self._look(number, places) for number in range(len(self._files)))
-        found = [one for one in looked if text in one.caption]
-        able = [one.caption.count(text) for one in found if text and not one.refusal]
+        own = self._groups.get(group, range(len(self._files)))
+        looked = (self._look(number, places) for number in sorted(own))
+        found = [one for one in looked if text in one.caption and _is_in(group, one)]
+        able = [one.caption.count(text) for one in found if text and _is_changeable(one)]
         return Search(count=len(found), first=tuple(found[:most]), can_change=len(able), places=sum(able))
 
     def caption(self, clip: int) -> Found:
@@ -140,6 +168,15 @@ class CaptionEdits:
             put_caption_file(file.caption_file, made, places)
             return Written(change=self._keep({file.caption_file: (data, made)}), clips=1)
 
+    def choose(self, clip: int, before: Choice, choice: Choice) -> Written:
+        """Write the choice about a clip; DatasetError if the choice on disk is no longer `before`."""
+        path = self._files[self._number(clip)].path
+        with self._turn:
+            if choice == before:
+                return Written(change=0, clips=0)
+            put_choice(path, before, choice, CaptionFolders(self._allowed()))
+            return Written(change=self._keep(_Chosen(clip, before, choice)), clips=1)
+
     def replace(self, text: str, by: str, counted: tuple[int, int]) -> Written:
         """Replace `text` by `by` in every writable caption.
 
@@ -149,7 +186,7 @@ class CaptionEdits:
             search = self.find(text, len(self._files))
             if (search.can_change, search.places) != counted:
                 raise DatasetError("The captions have changed since they were counted. Count them again, then replace.")
-            able = (one for one in search.first if not one.refusal)
+            able = (one for one in search.first if _is_changeable(one))
             return self._write_each((one.clip, one.caption, one.caption.replace(text, by)) for one in able)
 
     def path_of(self, clip: int) -> Path:
@@ -157,12 +194,13 @@ class CaptionEdits:
         return self._files[self._number(clip)].path
 
     def to_write(self) -> list[Found]:
-        """Returns one clip of every caption file that can be written and read, or does not exist yet."""
+        """Returns one clip of every caption file that can be written and read, or does not exist yet; no excluded
+        clips."""
         places, found = CaptionFolders(self._allowed()), dict[Path, Found]()
         for number, file in enumerate(self._files):
             if file.caption_file not in found:
                 found[file.caption_file] = self._look(number, places)
-        return [one for one in found.values() if not one.refusal and not one.unreadable]
+        return [one for one in found.values() if _is_changeable(one) and not one.unreadable]
 
     def write_all(self, captions: Iterable[tuple[int, str, str]]) -> Written:
         """Write captions as one change: (clip, caption before, new caption). A file changed meanwhile is refused."""
@@ -192,6 +230,11 @@ class CaptionEdits:
             files = self._changes.get(change)
             if files is None:
                 raise DatasetError("This change is no longer known. Write the captions again.")
+            if isinstance(files, _Chosen):
+                path = self._files[files.clip].path
+                put_choice(path, files.after, files.before, CaptionFolders(self._allowed()))
+                del self._changes[change]
+                return Written(change=0, clips=1)
             back: dict[Path, tuple[bytes | None, bytes | None]] = {}
             refused: list[str] = []
             places = CaptionFolders(self._allowed())
@@ -226,6 +269,13 @@ class CaptionEdits:
         except OSError as error:
             raise DatasetError(f"{shown(path)} cannot be opened: {error.strerror}. Scan again.") from error
 
+    def open_thumbnail(self, clip: int) -> BinaryIO:
+        """Returns the open JPEG of a clip's first frame. DatasetError if there is none."""
+        thumbnail = self._files[self._number(clip)].thumbnail
+        if thumbnail is None or not thumbnail.is_file():
+            raise DatasetError("This clip has no picture yet. Run the node again.")
+        return open_regular(thumbnail)
+
     def _number(self, clip: int) -> int:
         if not 0 <= clip < len(self._files):
             raise DatasetError(f"Clip {clip} is none of the {len(self._files)} of this scan. Scan again.")
@@ -239,12 +289,24 @@ class CaptionEdits:
             caption, unreadable = _read(file, data)
         except DatasetError as error:
             refusal = str(error)
-        ending = file.path.suffix.lower()
+        try:
+            choice, choice_refusal = places.choice_of(file.path), ""
+        except DatasetError as error:
+            choice, choice_refusal = PLAIN, str(error)
         return Found(
-            clip=number, name=file.name, ending=ending, caption=caption, refusal=refusal, unreadable=unreadable
+            clip=number,
+            name=file.name,
+            ending=file.path.suffix.lower(),
+            caption=caption,
+            refusal=refusal,
+            unreadable=unreadable,
+            choice=choice,
+            choice_refusal=choice_refusal,
+            bucket=file.bucket,
+            duration_s=file.duration_s,
         )
 
-    def _keep(self, files: _Change) -> int:
+    def _keep(self, files: _Change | _Chosen) -> int:
         """Stores a change for undo, and drops the oldest changes beyond _UNDO_BYTES."""
         number = next(self._numbers)
         self._changes[number] = files
@@ -256,6 +318,24 @@ class CaptionEdits:
 
 _Change = Mapping[Path, tuple[bytes | None, bytes | None]]
 """caption file -> (bytes before, bytes after); None if there is no file"""
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """A change of the choice about one clip."""
+
+    clip: int
+    before: Choice
+    after: Choice
+
+
+def _is_in(group: str, one: Found) -> bool:
+    """Returns whether a clip is in a group that depends on files of now."""
+    return one.choice.excluded if group == "excluded" else not one.caption if group == "captionless" else True
+
+
+def _is_changeable(one: Found) -> bool:
+    return not one.refusal and not one.choice.excluded
 
 
 def _bytes_of_caption(file: ScannedFile, caption: str, places: CaptionFolders) -> bytes | None:
@@ -288,5 +368,5 @@ def _read(file: ScannedFile, data: bytes | None) -> tuple[str, str]:
         return "", str(error)
 
 
-def _size(files: _Change) -> int:
-    return sum(len(data or b"") for both in files.values() for data in both)
+def _size(files: _Change | _Chosen) -> int:
+    return 0 if isinstance(files, _Chosen) else sum(len(data or b"") for both in files.values() for data in both)

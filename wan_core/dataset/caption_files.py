@@ -1,15 +1,17 @@
-"""Reads and writes caption files. Writing a caption keeps the byte order mark, the last line break, and the other keys
-of a JSON object."""
+"""Reads and writes caption files and files of choices. Writing a caption keeps the byte order mark, the last line
+break, and the other keys of a JSON object."""
 
 from __future__ import annotations
 
 import codecs
 import json
 import os
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
+from ..choices import CHOICES_BYTES, CHOICES_FILE, Choice, choice_of, read_choices, with_choice
 from ..errors import DatasetError
 from ..files import FileError, atomic_write_bytes, is_held, open_inside, remove_file
 from ..video import shown
@@ -72,6 +74,20 @@ class CaptionFolders:
     def __init__(self, allowed: Sequence[Path]) -> None:
         self._allowed = tuple(Path(os.path.realpath(folder)) for folder in allowed)
         self._known: dict[Path, tuple[Path, Path] | None] = {}
+        self._choices: dict[Path, dict[str, Choice] | DatasetError] = {}
+
+    def choice_of(self, path: Path) -> Choice:
+        """Returns the choice about a media file; each folder's file is read once. DatasetError if it is unreadable."""
+        folder = path.parent
+        if folder not in self._choices:
+            try:
+                self._choices[folder] = read_choices(_bytes_of_choices(path, self), _where(path))
+            except DatasetError as error:
+                self._choices[folder] = error
+        known = self._choices[folder]
+        if isinstance(known, DatasetError):
+            raise known
+        return choice_of(known, path.name)
 
     def of(self, path: Path) -> tuple[Path, Path]:
         """Returns (path with its folder resolved, allowed folder that contains it); DatasetError if outside."""
@@ -90,13 +106,43 @@ class CaptionFolders:
         return next((place for place in self._allowed if real == place or place in real.parents), None)
 
 
-def current_bytes(path: Path, places: CaptionFolders) -> bytes | None:
+def put_choice(path: Path, before: Choice, choice: Choice, places: CaptionFolders) -> None:
+    """Write the choice about a media file; DatasetError if the choice on disk is no longer `before`."""
+    with _CHOOSING:
+        data = _bytes_of_choices(path, places)
+        if choice_of(read_choices(data, _where(path)), path.name) != before:
+            raise DatasetError(
+                "{name} was changed by somebody else meanwhile. Its present state is shown now; change that.",
+                name=shown(path),
+            )
+        made = with_choice(data, _where(path), path.name, choice)
+        if made is not None or data is not None:
+            put_caption_file(path.with_name(CHOICES_FILE), made, places)
+
+
+_CHOOSING = threading.Lock()
+"""held from reading to writing: clips of one folder may be in several scans of this server"""
+
+
+def _bytes_of_choices(path: Path, places: CaptionFolders) -> bytes | None:
+    # One byte more than allowed, which `read_choices` refuses.
+    return current_bytes(path.with_name(CHOICES_FILE), places, lambda _path, file: file.read(CHOICES_BYTES + 1))
+
+
+def _where(path: Path) -> str:
+    return f"{CHOICES_FILE} of folder {shown(path.parent)!r}"
+
+
+def current_bytes(
+    path: Path, places: CaptionFolders, read: Callable[[Path, BinaryIO], bytes] = bytes_in
+) -> bytes | None:
+    """Returns the bytes of a caption file, or of another file by `read`; None if it does not exist."""
     if path.is_symlink():
         raise DatasetError(f"{shown(path)} is a link. Edit the file it leads to.")
     real, within = places.of(path)
     try:
         with open_inside(real, within) as file:
-            return bytes_in(path, file)
+            return read(path, file)
     except FileNotFoundError:
         return None
     except FileError as error:
@@ -121,7 +167,7 @@ def put_caption_file(path: Path, data: bytes | None, places: CaptionFolders) -> 
         if is_held(error, real):
             raise DatasetError(
                 f"{shown(path)} is held open by another program, such as an editor or one that syncs folders. Close it "
-                "there, then write the caption again."
+                "there, then try again."
             ) from error
         raise DatasetError(
             f"{shown(path)} cannot be written: {error.strerror}. Free disk space, or make its folder writable."

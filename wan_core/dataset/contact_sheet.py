@@ -1,24 +1,35 @@
-"""The contact sheet: one picture with the first frame and the name of each file of a dataset."""
+"""The contact sheet: the first frame of each file as a thumbnail, and one picture of thumbnails with names."""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import time
+from collections.abc import Iterable
+from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DatasetError
+from ..files import FileError, atomic_write_bytes, open_regular
 from ..video import Framing, VideoProcess
-from .sample import Dataset, Sample
+from .sample import Dataset, Sample, one_per_file
 
 _CELL_WIDTH, _CELL_HEIGHT, _TEXT_HEIGHT = 160, 120, 16
 _COLUMNS = 6
 _MAX_CELLS = 48
+_THUMBNAIL_BYTES = 1 << 20
+_DRAWING_S = 20.0
+"""seconds after which the thumbnails of a large folder are left to the next scan"""
 
 
 def sheet_samples(dataset: Dataset) -> list[Sample]:
-    """Returns the sample of each cell, row by row."""
-    return [sample for sample in dataset.samples if sample.turn == 0][:_MAX_CELLS]
+    """Returns the sample of each cell, row by row; excluded files come last."""
+    excluded = (sample for part in dataset.parts for sample in part.excluded)
+    return [sample for sample in (*dataset.samples, *excluded) if sample.turn == 0][:_MAX_CELLS]
 
 
 def sheet_layout(dataset: Dataset) -> dict[str, int]:
@@ -34,7 +45,49 @@ def sheet_layout(dataset: Dataset) -> dict[str, int]:
     }
 
 
-def contact_sheet(dataset: Dataset, video: VideoProcess) -> NDArray[np.uint8]:
+class Thumbnails:
+    """The first frames of samples as JPEG, which fit a cell; kept in a folder, if one is given."""
+
+    def __init__(self, video: VideoProcess, folder: Path | None = None) -> None:
+        self._video, self._folder = video, folder
+
+    def place_of(self, sample: Sample) -> Path | None:
+        """Returns the file of a thumbnail, which need not exist; None without a folder."""
+        if self._folder is None:
+            return None
+        shown = repr((str(sample.path), sample.mark, sample.cut.start_s, sample.cut.framing, sample.bucket))
+        name = hashlib.sha256(shown.encode("utf-8", "surrogatepass")).hexdigest()
+        return self._folder / name[:2] / f"{name}.jpg"
+
+    def jpeg(self, sample: Sample) -> bytes:
+        """Returns the thumbnail of a sample; a grey one if its file cannot be read."""
+        from PIL import Image
+
+        place = self.place_of(sample)
+        if place is not None:
+            with contextlib.suppress(FileError, OSError), open_regular(place) as file:
+                return file.read(_THUMBNAIL_BYTES)
+        picture, data = _first_frame(sample, self._video), BytesIO()
+        if picture is None:
+            Image.new("RGB", (_CELL_WIDTH, _CELL_HEIGHT), (90, 90, 90)).save(data, "JPEG")
+            return data.getvalue()
+        Image.fromarray(picture).save(data, "JPEG", quality=85)
+        if place is not None:
+            with contextlib.suppress(FileError, OSError):  # it only saves time
+                atomic_write_bytes(place, data.getvalue(), self._folder)
+        return data.getvalue()
+
+    def draw(self, samples: Iterable[Sample]) -> None:
+        """Make the missing thumbnails of files; stops after `_DRAWING_S`."""
+        end_s = time.monotonic() + _DRAWING_S
+        for sample in one_per_file(samples):
+            if time.monotonic() > end_s:
+                return
+            if (place := self.place_of(sample)) is not None and not place.is_file():
+                self.jpeg(sample)
+
+
+def contact_sheet(dataset: Dataset, thumbnails: Thumbnails) -> NDArray[np.uint8]:
     """Returns (H, W, 3) RGB: the first frame of the first 48 files, with names; grey for unreadable files."""
     from PIL import Image, ImageDraw
 
@@ -45,9 +98,9 @@ def contact_sheet(dataset: Dataset, video: VideoProcess) -> NDArray[np.uint8]:
     draw: Any = ImageDraw.Draw(sheet)
     for number, sample in enumerate(samples):
         left, top = number % columns * _CELL_WIDTH, number // columns * row_height
-        thumbnail = Image.fromarray(_thumbnail(sample, video))
-        inset = ((_CELL_WIDTH - thumbnail.width) // 2, (_CELL_HEIGHT - thumbnail.height) // 2)
-        sheet.paste(thumbnail, (left + inset[0], top + inset[1]))
+        with Image.open(BytesIO(thumbnails.jpeg(sample)), formats=("JPEG",)) as thumbnail:
+            inset = ((_CELL_WIDTH - thumbnail.width) // 2, (_CELL_HEIGHT - thumbnail.height) // 2)
+            sheet.paste(thumbnail, (left + inset[0], top + inset[1]))
         # Pillow's built-in font has few characters besides ASCII.
         name = sample.name.encode("ascii", "replace").decode()
         label = name if len(name) <= 24 else f"{name[:14]}..{name[-8:]}"
@@ -55,19 +108,20 @@ def contact_sheet(dataset: Dataset, video: VideoProcess) -> NDArray[np.uint8]:
     return np.asarray(sheet, np.uint8)
 
 
-def _thumbnail(sample: Sample, video: VideoProcess) -> NDArray[np.uint8]:
+def _first_frame(sample: Sample, video: VideoProcess) -> NDArray[np.uint8] | None:
     scale = min(_CELL_WIDTH / sample.bucket.width, _CELL_HEIGHT / sample.bucket.height)
-    width = max(1, round(sample.bucket.width * scale))
-    height = max(1, round(sample.bucket.height * scale))
+    framing, offset = sample.cut.framing, sample.cut.framing.offset
+    if offset is not None:
+        offset = round(offset[0] * scale), round(offset[1] * scale)
     try:
         return video.read(
             sample.path,
             fps=16,
             num_frames=1,
-            width=width,
-            height=height,
+            width=max(1, round(sample.bucket.width * scale)),
+            height=max(1, round(sample.bucket.height * scale)),
             start_s=sample.cut.start_s,
-            framing=Framing(flip=sample.cut.framing.flip),
+            framing=Framing(offset=offset, flip=framing.flip),
         )[0]
     except DatasetError:
-        return np.full((height, width, 3), 90, np.uint8)
+        return None

@@ -30,8 +30,9 @@ def dataset_facts(review: DatasetReview) -> dict[str, Any]:
     dataset, size = review.dataset, review.size
     files = [sample for part in dataset.parts for sample in one_per_file(part.samples)]
     clips = sum(sample.kind == "clip" for sample in files)
-    # Files that only lack a caption come first, because the card can write captions.
-    rejected = sorted((r for part in dataset.parts for r in part.rejected), key=lambda r: r.wants_caption is None)
+    # Files that the card can mend come first: it writes captions and chooses pieces.
+    rejected = [r for part in dataset.parts for r in part.rejected]
+    rejected.sort(key=lambda r: not (r.wants_caption or r.wants_piece))
     numbers = {file.path: number for number, file in enumerate(scanned_files(dataset))}
     return {
         "version": 1,
@@ -49,6 +50,7 @@ def dataset_facts(review: DatasetReview) -> dict[str, Any]:
             "count": len(rejected),
             "files": [_left(item, numbers) for item in rejected[:_NAMES]],
         },
+        "excluded": _named([sample for part in dataset.parts for sample in part.excluded]),
         "cache_bytes": size.known,
         "captions": size.captions,
         "encoding_s": review.encoding_s,
@@ -57,6 +59,26 @@ def dataset_facts(review: DatasetReview) -> dict[str, Any]:
             "cells": [_cell(sample, numbers) for sample in sheet_samples(dataset)],
         },
     }
+
+
+def clip_groups(review: DatasetReview) -> dict[str, frozenset[int]]:
+    """Returns the groups that the card can show alone: name -> clips by their numbers in `scanned_files`.
+
+    "short": shorter than a window of the settings, also because of its piece; "marked": with a finding.
+    """
+    dataset = review.dataset
+    numbers = {file.path: number for number, file in enumerate(scanned_files(dataset))}
+    samples = one_per_file((*dataset.samples, *(sample for part in dataset.parts for sample in part.excluded)))
+    alike = {s.path for group in (*review.same_bytes, *review.look_alikes.groups) for s in group}
+    short = {s.path for s in samples if s.cut.held} | {r.wants_piece for part in dataset.parts for r in part.rejected}
+    found = (kinds.items() for part in dataset.parts for kinds in [_of_part(part)])
+    marked = {s.path for kinds in found for kind, of in kinds if kind not in _UNMARKED for s in of} | alike | short
+    groups = {"still": {s.path for s in samples if s.kind == "still"}, "short": short, "alike": alike, "marked": marked}
+    return {name: frozenset(numbers[path] for path in paths if path in numbers) for name, paths in groups.items()}
+
+
+_UNMARKED = frozenset(("variable_rate", "trigger_alone", "first_page"))
+"""findings for information, without a remedy"""
 
 
 def _findings(review: DatasetReview) -> list[dict[str, Any]]:
@@ -127,12 +149,19 @@ def _cell(sample: Sample, numbers: Mapping[Path, int]) -> dict[str, Any]:
         "width": sample.bucket.width,
         "height": sample.bucket.height,
         "caption": _short(sample.caption),
+        "choice": sample.choice.to_dict(),
     }
 
 
 def _left(item: Rejected, numbers: Mapping[Path, int]) -> dict[str, Any]:
-    number = None if item.wants_caption is None else numbers[item.wants_caption]
-    return {"name": _short(item.name), "reason": _short(item.reason), "clip": number}
+    path = item.wants_caption or item.wants_piece
+    wants = "piece" if item.wants_piece else "caption"
+    return {
+        "name": _short(item.name),
+        "reason": _short(item.reason),
+        "clip": None if path is None else numbers[path],
+        "wants": wants,
+    }
 
 
 def _short(text: str) -> str:

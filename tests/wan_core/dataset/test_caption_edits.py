@@ -289,7 +289,7 @@ def test_a_caption_that_another_program_holds_open_stays_and_can_be_put_back_lat
     refused = [*known.undo(change).refused, *known.undo(new).refused]
     assert refused == [
         "a.txt is held open by another program, such as an editor or one that syncs folders. Close it there, then "
-        "write the caption again.",
+        "try again.",
         "c.txt cannot be removed. Make its folder writable, or close it in the program that holds it.",
     ]
     held.clear()

@@ -17,6 +17,7 @@ from wan_core.dataset import (
     DatasetConfig,
     MediaFile,
     ScanContext,
+    Thumbnails,
     contact_sheet,
     dataset_facts,
     dataset_review,
@@ -111,7 +112,7 @@ def test_the_cells_are_where_the_contact_sheet_has_them(folder: Path, video: Vid
     dataset = Dataset(
         (scan_folder(config, folder, ScanContext(video)), scan_folder(config, folder, ScanContext(video)))
     )
-    sheet, facts = contact_sheet(dataset, video), facts_of(dataset, video)["sheet"]
+    sheet, facts = contact_sheet(dataset, Thumbnails(video)), facts_of(dataset, video)["sheet"]
     high = facts["cell_height"] + facts["name_height"]
     assert sheet.shape == (facts["rows"] * high, facts["columns"] * facts["cell_width"], 3)
     assert [cell["name"] for cell in facts["cells"]] == [sample.name for sample in dataset.samples]
@@ -127,6 +128,7 @@ def test_the_cells_are_where_the_contact_sheet_has_them(folder: Path, video: Vid
         "width": 48,
         "height": 64,
         "caption": "x",
+        "choice": {},
     }
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from wan_core.dataset import Dataset, DatasetConfig, ScanContext, contact_sheet, scan_folder, scanned_files
+from wan_core.dataset import Dataset, DatasetConfig, ScanContext, Thumbnails, contact_sheet, scan_folder, scanned_files
 from wan_core.dataset.bucket import Bucket
 from wan_core.dataset.files import folder_fingerprint
 from wan_core.dataset.report import scan_report
@@ -280,7 +280,7 @@ def test_the_contact_sheet_shows_every_file(video, make_clip, folder):
         make_clip(f"clips/{number}.mp4", frames=[np.full((48, 64, 3), 200, np.uint8)] * 9)
     result = scan_folder(config(trigger_word="x"), folder, ScanContext(video))
     (folder / "6.mp4").write_bytes(b"broken since")
-    sheet = contact_sheet(Dataset((result,)), video)
+    sheet = contact_sheet(Dataset((result,)), Thumbnails(video))
     assert sheet.dtype == np.uint8
     assert sheet.shape == (2 * 136, 6 * 160, 3)
     assert sheet[60, 80].min() > 190  # first cell: the clip

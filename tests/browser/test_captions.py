@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -148,6 +149,79 @@ def test_captions_are_edited_on_the_contact_sheet(pages: Pages, frontend: str, f
     assert texts(folder) == before
     shows(wrong, "without a caption")
     sheet.get_by_label("Find in captions").fill("")
+    assert canvas.our_problems == []
+
+
+CHOSEN_NOW = """name => document.querySelector(".wan-editor strong").textContent === name
+  && document.querySelector(".wan-picture video")?.readyState >= 2"""
+
+
+def choices(folder: Path) -> dict[str, Any]:
+    file = folder / "wan_dataset.json"
+    return json.loads(file.read_text(encoding="utf-8"))["clips"] if file.exists() else {}
+
+
+def settled(canvas: Any, folder: Path, wanted: dict[str, Any]) -> None:
+    """The choices on disk are `wanted`; the page saves a moment after the last movement."""
+    for _ in range(100):
+        if choices(folder) == wanted:
+            break
+        canvas.page.wait_for_timeout(50)
+    assert choices(folder) == wanted
+
+
+def test_clips_are_excluded_cut_and_cropped_on_the_contact_sheet(pages: Pages, frontend: str, folder: Path) -> None:
+    """LiteGraph nodes on the one frontend, Vue nodes on the other: the other way round than captions."""
+    names = [path.name for path in sorted(folder.glob("*.mp4"))]
+    canvas = pages.take(frontend != "shipped")
+    graph = {**GRAPH, "3": {**GRAPH["3"], "inputs": {**GRAPH["3"]["inputs"], "enable_bucket": False, "width": 32}}}
+    canvas.load_api(graph)
+    queue(canvas)
+    sheet = card(canvas, "dataset")
+    canvas.fit()
+    canvas.page.wait_for_function(PICTURES)
+    sheet.get_by_role("button", name=names[0]).click()
+    canvas.page.wait_for_function(CHOSEN_NOW, arg=names[0])
+
+    sheet.get_by_label("Start of the piece").press("ArrowRight")
+    sheet.get_by_label("Start of the piece").press("ArrowRight")
+    sheet.get_by_role("slider", name="Crop").press("ArrowLeft")
+    settled(canvas, folder, {names[0]: {"start_s": 0.2, "crop": [0.45, 0.5]}})
+    shows(sheet, "Saved. Run again to train with it.")
+    crop = sheet.get_by_role("slider", name="Crop").bounding_box()
+    before = canvas.script(PLACES)
+    canvas.page.mouse.move(crop["x"] + crop["width"] / 2, crop["y"] + crop["height"] / 2)
+    canvas.page.mouse.down()
+    canvas.page.mouse.move(crop["x"] - 300, crop["y"], steps=4)
+    canvas.page.mouse.up()
+    settled(canvas, folder, {names[0]: {"start_s": 0.2, "crop": [0.0, 0.5]}})
+    assert canvas.script(PLACES) == before, "a drag of the crop moved the node"
+    canvas.fit()
+    canvas.screenshot(f"choices-{'vue' if canvas.vue else 'litegraph'}")
+    assert serious(canvas, '.wan-card[data-card="dataset"]') == []
+    sheet.get_by_role("button", name="Close").click()
+    sheet.get_by_role("button", name=names[1]).click()
+    sheet.get_by_role("button", name="Exclude", exact=True).click()
+    shows(sheet, "Excluded. Run again to train without it.", f"✕ {names[1]}")
+    settled(canvas, folder, {names[0]: {"start_s": 0.2, "crop": [0.0, 0.5]}, names[1]: {"excluded": True}})
+    sheet.get_by_role("button", name="Close").click()
+
+    (folder / "wan_dataset.json").write_text('{"version": 1, "clips": {}}', encoding="utf-8")
+    sheet.get_by_role("button", name=f"✕ {names[1]}").click()
+    shows(sheet, "Exclude")  # what another page has written is read when a clip is opened
+    sheet.get_by_role("button", name="Exclude", exact=True).click()
+    settled(canvas, folder, {names[1]: {"excluded": True}})
+    sheet.get_by_role("button", name="Close").click()
+    queue(canvas)
+    shows(sheet, "excluded")
+    sheet.get_by_label("Which clips are shown").select_option("excluded")
+    shows(sheet, f"1 of {len(names)} clips", f"✕ {names[1]}")
+    canvas.page.wait_for_function(PICTURES)
+    canvas.screenshot(f"excluded-{'vue' if canvas.vue else 'litegraph'}")
+    sheet.get_by_role("button", name="Undo", exact=True).click()
+    shows(sheet, "Put back: the last choice.")
+    settled(canvas, folder, {})
+    sheet.get_by_label("Which clips are shown").select_option("")
     assert canvas.our_problems == []
 
 

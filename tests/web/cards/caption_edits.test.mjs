@@ -29,6 +29,7 @@ test("what was done is said with what was not", () => {
     "2 captions changed. Run again to train with them. a.txt is a link. Edit it there.",
   );
   assert.match(doneText({ ...done, refused: [] }, true), /^Put back: 2 caption files[.]$/);
+  assert.equal(doneText(done, true, true), "Put back: the last choice.");
   const one = { ...done, clips: 1, refused: [] };
   assert.equal(doneText(one, true), "Put back: 1 caption file.");
   assert.equal(doneText(one, false), "1 caption changed. Run again to train with it.");
@@ -41,8 +42,10 @@ test("changes are undone newest first, each on the scan it was made on", () => {
   memory.keep("a", { change: 1, clips: 1, kept: 0, refused: [] });
   memory.keep("b", { change: 0, clips: 0, kept: 0, refused: [] });
   memory.keep("b", { change: 1, clips: 1, kept: 0, refused: [] });
-  assert.deepEqual(memory.take(), { scan: "b", change: 1 });
-  assert.deepEqual(memory.take(), { scan: "a", change: 1 });
+  memory.keep("a", { change: 2 }, true);
+  assert.deepEqual(memory.take(), { scan: "a", change: 2, choice: true });
+  assert.deepEqual(memory.take(), { scan: "b", change: 1, choice: false });
+  assert.deepEqual(memory.take(), { scan: "a", change: 1, choice: false });
   assert.equal(memory.take(), undefined);
 });
 
@@ -77,6 +80,6 @@ test("a change of the node itself can be undone once, however many times it is s
   const memory = new Memory();
   const undo = { scan: "0".repeat(32), change: 4 };
   for (const one of [undo, undo, undefined, { scan: "x", change: 1 }]) memory.offer(one);
-  assert.deepEqual(memory.take(), undo);
+  assert.deepEqual(memory.take(), { ...undo, choice: false });
   assert.equal(memory.canUndo, false);
 });

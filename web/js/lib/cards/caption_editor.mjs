@@ -1,9 +1,10 @@
 // @ts-check
-/** Plays one clip of the contact sheet, and edits its caption. */
+/** Plays one clip of the contact sheet, and edits its caption and the choice about it. */
 
 import { button, element, fill, mark, write } from "../page/dom.mjs";
 import { told } from "../page/server_sentences.mjs";
 import { t } from "../page/words.mjs";
+import { ChoiceEditor } from "./choice_editor.mjs";
 
 /**
  * @typedef {import("./caption_edits.mjs").Caption} Caption
@@ -21,11 +22,11 @@ export class CaptionEditor {
   #clip = -1;
 
   /**
-   * @param {{ scan: string, doors: Doors, memory: Memory, resized: () => void, changed: (caption: Caption) => void,
+   * @param {{ scan: string, fps: number, doors: Doors, memory: Memory, resized: () => void, changed: (caption: Caption) => void,
    *   pressed: (clip: number) => void, without: (clip: number) => Next[] }} options `pressed`: which clip is open, -1 for none;
    *   `without`: clips without a caption, in the order in which they follow a clip
    */
-  constructor({ scan, doors, memory, resized, changed, pressed, without }) {
+  constructor({ scan, fps, doors, memory, resized, changed, pressed, without }) {
     this.scan = scan;
     this.doors = doors;
     this.memory = memory;
@@ -34,6 +35,8 @@ export class CaptionEditor {
     this.pressed = pressed;
     this.without = without;
     this.name = element("strong");
+    const save = this.choose.bind(this);
+    this.choices = new ChoiceEditor({ fps, save, resized });
     this.media = element("div", { class: "wan-editor-media" });
     this.text = element("textarea", {
       rows: 4,
@@ -53,8 +56,16 @@ export class CaptionEditor {
       { class: "wan-editor", role: "group", hidden: true, onkeydown: (event) => this.#key(event) },
       element("div", { class: "wan-editor-head" }, this.name, close),
       this.media,
+      this.choices.cutting,
       this.text,
-      element("div", { class: "wan-editor-line" }, this.saving, this.said),
+      element(
+        "div",
+        { class: "wan-editor-line" },
+        this.saving,
+        this.choices.excluding,
+        this.choices.whole,
+        this.said,
+      ),
     );
   }
 
@@ -64,6 +75,7 @@ export class CaptionEditor {
 
   /** @param {number} clip @param {string} name */
   async open(clip, name) {
+    this.choices.settle();
     this.#clip = clip;
     this.#shown = null;
     write(this.name, name);
@@ -104,6 +116,8 @@ export class CaptionEditor {
   #show(caption) {
     if (!this.#shown) this.#play(caption);
     this.#shown = caption;
+    const media = /** @type {HTMLElement | null} */ (this.media.querySelector("img, video"));
+    this.choices.show(caption, media ?? this.media);
     this.text.value = this.memory.drafts.get(this.#keyOf(caption)) ?? caption.caption;
     this.text.readOnly = Boolean(caption.refusal);
     this.saving.hidden = Boolean(caption.refusal);
@@ -123,11 +137,10 @@ export class CaptionEditor {
       this.resized();
     };
     const shared = { onerror: cannot, src: this.doors.address(this.scan, clip) };
+    const known = () => this.choices.draw();
     if (picture) {
-      fill(
-        this.media,
-        element("img", { alt: "", draggable: "false", onload: this.resized, ...shared }),
-      );
+      const image = element("img", { alt: "", draggable: "false", onload: known, ...shared });
+      fill(this.media, element("div", { class: "wan-picture" }, image, this.choices.crop));
       return;
     }
     const moves = !matchMedia("(prefers-reduced-motion: reduce)").matches;
@@ -136,14 +149,33 @@ export class CaptionEditor {
       loop: true,
       playsinline: true,
       onloadedmetadata: () => {
-        this.resized();
+        known();
         this.#reveal();
       },
       ...shared,
     });
     video.muted = true;
     video.autoplay = moves;
-    fill(this.media, video);
+    fill(this.media, element("div", { class: "wan-picture" }, video, this.choices.crop));
+  }
+
+  /** Writes the choice about a clip. @param {Caption} caption @param {import("./choices.mjs").Choice} choice */
+  async choose(caption, choice) {
+    try {
+      const done = await this.doors.choose(this.scan, caption.clip, caption.choice ?? {}, choice);
+      this.memory.keep(this.scan, done, true);
+      this.changed(done.caption);
+      this.tell(
+        choice.excluded
+          ? t("Excluded. Run again to train without it.")
+          : t("Saved. Run again to train with it."),
+      );
+      return done.caption;
+    } catch (error) {
+      await this.read();
+      this.fail(error);
+      return null;
+    }
   }
 
   #typed() {
@@ -195,6 +227,7 @@ export class CaptionEditor {
   }
 
   close() {
+    this.choices.settle();
     this.#clip = -1;
     this.#shown = null;
     fill(this.media); // removes the video, so that it stops

@@ -120,12 +120,14 @@ export class CardNodes {
     const { routes, api } = this;
     return {
       caption: async (scan, clip) => (await routes.get(captionsPath(scan, { clip }))).caption,
-      find: (scan, text) => routes.get(captionsPath(scan, { text })),
+      find: (scan, text, group) => routes.get(captionsPath(scan, { text, group })),
       write: (scan, clip, before, text) => routes.caption(scan, { clip, before, text }),
       replace: (scan, find, by, { can_change: captions, places }) =>
         routes.replace(scan, { find, by, captions, places }),
+      choose: (scan, clip, before, choice) => routes.choose(scan, { clip, before, choice }),
       undo: (scan, change) => routes.undo(scan, change),
       address: (scan, clip) => api.apiURL(clipPath(scan, clip)),
+      frame: (scan, clip) => api.apiURL(`${clipPath(scan, clip)}/frame`),
     };
   }
 

@@ -12,16 +12,17 @@ import { list, records, text } from "./lists.mjs";
  * @typedef {{ frames: number | null, width: number | null, height: number | null, clips: number, stills: number,
  *   samples: number, batches: number[] }} Bucket
  * @typedef {{ clip?: number, name: string, kind: string, frames: number, width: number, height: number,
- *   caption: string }} Cell
+ *   caption: string, choice?: import("./choices.mjs").Choice }} Cell
  * @typedef {{ scan?: unknown, folders?: string[], clips?: number, stills?: number, samples?: number, held_out?: Named, fps?: number,
  *   batch_sizes?: number[], averaged?: boolean, buckets?: Bucket[], findings?: Finding[],
- *   left_out?: { count?: number, files?: { name: string, reason: string, clip?: number | null }[] }, cache_bytes?: number,
+ *   left_out?: { count?: number, files?: { name: string, reason: string, clip?: number | null, wants?: string }[] }, excluded?: Named,
+ *   cache_bytes?: number,
  *   captions?: number, encoding_s?: number | null,
  *   sheet?: { columns: number, rows: number, cell_width: number, cell_height: number, name_height: number,
  *   cells: Cell[] } }} Dataset
  * @typedef {{ kind: string, text: string, count: number, names: string, warns: boolean }} Note
- * @typedef {{ clip: number | null, name: string, about: string, empty: boolean, left: string, top: string, wide: string,
- *   shape: string }} Picture `clip`: its number in the scan; `empty`: whether it has no caption
+ * @typedef {{ clip: number | null, name: string, about: string, empty: boolean, excluded: boolean, left: string, top: string,
+ *   wide: string, shape: string }} Picture `clip`: its number in the scan; `empty`: whether it has no caption
  */
 
 /** Findings for information, without a remedy. */
@@ -50,6 +51,11 @@ export function numbers(dataset) {
       t("held out"),
       t("Used for validation (evaluation loss), never trained"),
       many(dataset.held_out?.count),
+    ],
+    [
+      t("excluded"),
+      t("Excluded on the contact sheet: kept, and not trained"),
+      many(dataset.excluded?.count),
     ],
     [
       t("skipped"),
@@ -213,6 +219,7 @@ export function pictures({ sheet }) {
     name: text(cell?.name),
     about: about(cell),
     empty: cell?.caption === "",
+    excluded: cell?.choice?.excluded === true,
     left: `${-100 * (index % across)}%`,
     top: `${((-100 * row) / picture) * Math.floor(index / across)}%`,
     wide: `${100 * across}%`,

@@ -208,6 +208,18 @@ function offered({ missing, trigger }) {
   );
 }
 
+/** The button that opens a skipped file. @param {unknown} wants @param {() => void} open */
+function mending(wants, open) {
+  if (wants === "piece") {
+    return button(t("Choose another piece"), t("Opens the clip above"), open);
+  }
+  return button(
+    t("Write a new caption instead (can be undone)"),
+    t("Opens the clip above. Your text replaces its text file; Undo restores it."),
+    open,
+  );
+}
+
 /**
  * Skipped files, after the problems that block training.
  * @param {Dataset} dataset
@@ -242,11 +254,7 @@ function leftOut({ left_out: left, scan }, resized, open) {
           element("strong", {}, text(file?.name)),
           `: ${told(text(file?.reason))}`,
           isScan(scan) && Number.isInteger(file?.clip)
-            ? button(
-                t("Write a new caption instead (can be undone)"),
-                t("Opens the clip above. Your text replaces its text file; Undo restores it."),
-                () => open(Number(file.clip), text(file.name)),
-              )
+            ? mending(file.wants, () => open(Number(file.clip), text(file.name)))
             : null,
         ),
       ),

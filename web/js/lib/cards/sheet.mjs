@@ -1,5 +1,5 @@
 // @ts-check
-/** The contact sheet: pictures of the files, a search in their captions, and the opened file. */
+/** The contact sheet: pictures of the files, a group or a search in their captions, and the opened file. */
 
 import { button, element, enable, fill, mark, write } from "../page/dom.mjs";
 import { Follower } from "../page/pacing.mjs";
@@ -7,6 +7,7 @@ import { told } from "../page/server_sentences.mjs";
 import { t } from "../page/words.mjs";
 import { CaptionEditor } from "./caption_editor.mjs";
 import { doneText, foundText, isScan, lessText, replaceText } from "./caption_edits.mjs";
+import { groups } from "./choices.mjs";
 import { pictures } from "./dataset.mjs";
 
 /**
@@ -22,6 +23,8 @@ const GAP = 300;
 export class Sheet {
   /** Results of the current search; null without one. @type {Search | null} */
   #found = null;
+  /** Whether clips are excluded, where it was read since the scan. @type {Map<number, boolean>} */
+  #excluded = new Map();
   /** Captions edited in this sheet, by clip. @type {Map<number, string>} */
   #written = new Map();
   /** The same, by file name. @type {Map<string, string>} */
@@ -47,6 +50,7 @@ export class Sheet {
     this.cells = element("ul", shown);
     this.editor = new CaptionEditor({
       scan: this.scan,
+      fps: Number(dataset.fps) || 0,
       doors,
       memory,
       resized,
@@ -57,7 +61,7 @@ export class Sheet {
     this.follower = new Follower(() => this.#search(), { gap: GAP, failed: (e) => this.#fail(e) });
     this.#makeFind();
     this.draw();
-    if (this.scan && memory.find) this.follower.ask();
+    if (this.scan && (memory.find || memory.group)) this.follower.ask();
   }
 
   /** @returns {HTMLElement[]} from top to bottom */
@@ -75,13 +79,22 @@ export class Sheet {
       element("input", { type: "search", placeholder: name, "aria-label": name, oninput: changed });
     this.find = field(t("Find in captions"), typed);
     this.find.value = this.memory.find;
+    this.group = element("select", {
+      "aria-label": t("Which clips are shown"),
+      onchange: () => {
+        this.memory.group = this.group.value;
+        this.follower.ask();
+      },
+    });
+    fill(this.group, ...groups().map(([value, name]) => element("option", { value }, name)));
+    this.group.value = this.memory.group;
     this.by = field(t("Replace with"), () => {});
     this.said = element("span", { role: "status" });
     this.less = element("span", { class: "wan-hint" });
     this.replacing = button("", t("In all captions, everywhere in the text; case-sensitive"), () =>
       this.#replace(),
     );
-    this.undoing = button(t("Undo"), t("Restores the caption files of the last change"), () =>
+    this.undoing = button(t("Undo"), t("Undoes the last change of captions, or of a clip"), () =>
       this.#undo(),
     );
     this.replaceLine = element(
@@ -99,7 +112,7 @@ export class Sheet {
         "aria-label": t("Captions"),
         onkeydown: (event) => event.stopPropagation(), // keeps the key from the canvas's shortcuts
       },
-      element("div", { class: "wan-seek-line" }, this.find, this.undoing),
+      element("div", { class: "wan-seek-line" }, this.find, this.group, this.undoing),
       this.replaceLine,
       this.said,
     );
@@ -113,7 +126,7 @@ export class Sheet {
     fill(this.cells, ...shown.map((one) => this.#cell(one)));
     this.#press(this.editor.clip);
     enable(this.undoing, this.memory.canUndo);
-    this.replaceLine.hidden = !this.#found?.can_change;
+    this.replaceLine.hidden = !this.#found?.can_change || Boolean(this.memory.group);
     if (this.#found) {
       write(this.replacing, replaceText(this.#found));
       write(this.less, lessText(this.#found));
@@ -127,16 +140,21 @@ export class Sheet {
     const written = clip === null ? undefined : this.#written.get(clip);
     const empty = clip === null ? picture.empty : this.#isEmpty(clip, picture.empty);
     const about = written === undefined ? (picture.about ?? name) : `${name}\n${written}`;
+    const excluded = (clip === null ? undefined : this.#excluded.get(clip)) ?? picture.excluded;
+    const own = this.scan && clip !== null ? this.doors.frame(this.scan, clip) : "";
     const inside = [
-      frame(picture, this.source),
-      element("span", {}, `${empty ? "⚠ " : ""}${name}`),
+      frame(picture, this.source, own),
+      element("span", {}, `${excluded ? "✕ " : empty ? "⚠ " : ""}${name}`),
     ];
-    const title = empty ? `${about}\n${t("no caption")}` : about;
-    if (!this.scan || clip === null) return element("li", { title }, ...inside);
+    const title = [about, empty ? t("no caption") : "", excluded ? t("excluded") : ""]
+      .filter(Boolean)
+      .join("\n");
+    const facts = { title, "data-excluded": excluded ? "yes" : null };
+    if (!this.scan || clip === null) return element("li", facts, ...inside);
     const press = () => this.open(clip, name);
     const made = element("button", { type: "button", title, onclick: press }, ...inside);
     mark(made, "data-clip", String(clip));
-    return element("li", {}, made);
+    return element("li", { "data-excluded": facts["data-excluded"] }, made);
   }
 
   /** Opens a clip, or closes it. @param {number} clip @param {string} name */
@@ -173,12 +191,20 @@ export class Sheet {
   }
 
   async #search() {
-    const text = this.memory.find;
-    const found = text ? await this.doors.find(this.scan, text) : null;
-    if (text !== this.memory.find) return true;
+    const { find: text, group } = this.memory;
+    const found = await this.#searched(text, group);
+    if (text !== this.memory.find || group !== this.memory.group) return true;
     this.#found = found;
-    this.#tell(found ? foundText(found) : "");
+    this.#tell(found ? foundText(found, !text) : "");
     this.draw();
+  }
+
+  /** @param {string} text @param {string} group */
+  async #searched(text, group) {
+    if (!text && !group) return null;
+    const found = await this.doors.find(this.scan, text, group);
+    this.#read(found.captions);
+    return found;
   }
 
   async #replace() {
@@ -203,9 +229,9 @@ export class Sheet {
     if (!last) return;
     try {
       const done = await this.doors.undo(last.scan, last.change);
-      this.memory.keep(last.scan, done); // captions that could not be restored may be restored later
+      this.memory.keep(last.scan, done, last.choice); // captions that could not be restored may be restored later
       await this.#again();
-      this.#tell(doneText(done, true));
+      this.#tell(doneText(done, true, last.choice));
     } catch (error) {
       this.#fail(error);
       this.draw();
@@ -217,15 +243,21 @@ export class Sheet {
     const pressed = [...this.cells.querySelectorAll("button")].map((one) =>
       Number(one.getAttribute("data-clip")),
     );
-    this.#found = this.memory.find ? await this.doors.find(this.scan, this.memory.find) : null;
-    const every = await this.doors.find(this.scan, "");
+    this.#found = await this.#searched(this.memory.find, this.memory.group);
+    const every = await this.doors.find(this.scan, "", "");
     const shown = [...pressed, ...this.#written.keys()];
     this.#wrote(every.captions.filter((one) => shown.includes(one.clip)));
     await this.editor.read();
   }
 
   /** @param {Caption[]} captions the current ones */
+  #read(captions) {
+    for (const { clip, choice } of captions) this.#excluded.set(clip, choice?.excluded === true);
+  }
+
+  /** @param {Caption[]} captions the current ones */
   #wrote(captions) {
+    this.#read(captions);
     for (const { clip, name, caption } of captions) {
       this.#written.set(clip, caption);
       this.#byName.set(name, caption);
@@ -252,10 +284,25 @@ function seen({ clip, name, caption }) {
   return { clip, name, about: `${name}\n${caption}`, empty: !caption };
 }
 
-/** @param {Partial<Picture>} picture @param {string} source of the complete sheet */
-function frame({ left, top, wide, shape }, source) {
+/**
+ * @param {Partial<Picture>} picture
+ * @param {string} source of the complete sheet
+ * @param {string} own address of this picture, for a file that is not on the sheet
+ */
+function frame({ left, top, wide, shape }, source, own) {
   const made = element("div", { class: "wan-frame" });
-  if (!shape) return made;
+  if (!shape) {
+    const image = element("img", {
+      alt: "",
+      loading: "lazy",
+      draggable: "false",
+      class: "wan-own",
+    });
+    image.onerror = () => image.remove();
+    image.src = own;
+    if (own) made.append(image);
+    return made;
+  }
   made.style.aspectRatio = shape;
   if (!source) return made;
   const image = element("img", {

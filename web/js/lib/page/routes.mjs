@@ -118,6 +118,11 @@ export class Routes {
     return this.post(`${scanPlace(scan)}/caption`, asked);
   }
 
+  /** @param {string} scan @param {{ clip: number, before: object, choice: object }} asked `before`: the choice on the page */
+  choose(scan, asked) {
+    return this.post(`${scanPlace(scan)}/choice`, asked);
+  }
+
   /** @param {string} scan @param {{ find: string, by: string, captions: number, places: number }} asked with the search's counts */
   replace(scan, asked) {
     return this.post(`${scanPlace(scan)}/replace`, asked);
@@ -151,7 +156,7 @@ export function samplePath(run, sample) {
   return `${place(run)}/samples/${encodeURIComponent(sample)}`;
 }
 
-/** Route of a scan's captions. @param {string} scan @param {{ clip: number } | { text: string }} which */
+/** Route of a scan's captions. @param {string} scan @param {{ clip: number } | { text: string, group?: string }} which */
 export function captionsPath(scan, which) {
   const query = new URLSearchParams(
     Object.entries(which).map(([name, value]) => [name, `${value}`]),

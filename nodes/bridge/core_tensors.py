@@ -15,7 +15,7 @@ from torch import Tensor
 from ...wan_core.checkpoint import WanVariant
 from ...wan_core.errors import DatasetError
 from ...wan_core.importers import TensorClip, checked_text
-from ...wan_core.model import ConditionKind, condition_named
+from ...wan_core.model import WHISPER_WINDOW, ConditionKind, condition_named
 from ...wan_core.model.conditioning import STREAMS
 from .sockets import ordinary
 
@@ -222,7 +222,22 @@ def _face(values: dict[str, Any], place: int, _raw: Tensor, name: str, variant: 
 
 def _references(values: dict[str, Any], place: int, _raw: Tensor, name: str, variant: WanVariant) -> Tensor:
     images = _wired(values, "reference_latents", "reference_image", name, variant)
+    images = images[-1:] if variant.shape.whisper_channels else images  # as ComfyUI's HuMo reads them
     return ordinary(torch.cat([_normalised(_one(image, place), variant) for image in images], dim=1))
+
+
+def _whisper(values: dict[str, Any], place: int, raw: Tensor, name: str, variant: WanVariant) -> Tensor:
+    """Returns the features of the sound around each latent frame, (F, 8, 5, 1280)."""
+    found = _one(_wired(values, "audio_embed", "audio_encoder_output", name, variant), place)
+    if not found.any():
+        found = found[: raw.shape[1]]  # without sound, the node gives a frame too many
+    wanted = (raw.shape[1], *WHISPER_WINDOW, variant.shape.whisper_channels)
+    if tuple(found.shape) != wanted:
+        raise DatasetError(
+            f"The sound of {name} has shape {list(found.shape)}; {variant.name} reads {list(wanted)}. Give "
+            "WanHuMoImageToVideo the length of the clip and the output of AudioEncoderEncode with whisper_large_v3."
+        )
+    return ordinary(found)
 
 
 def _reference_masks(values: dict[str, Any], place: int, raw: Tensor, name: str, variant: WanVariant) -> Tensor:
@@ -244,6 +259,7 @@ def _wired(values: dict[str, Any], key: str, wired: str, name: str, variant: Wan
     found = values.get(key)
     if found is None:
         node = "WanAnimateToVideo" if variant.conditioning.leading_frames else "WanSCAILToVideo"
+        node = "WanHuMoImageToVideo" if variant.shape.whisper_channels else node
         raise DatasetError(
             f"The CONDITIONING of {name} has no {key}, and {variant.name} reads it. Send it through {node} "
             f"with {wired}."
@@ -259,6 +275,7 @@ _READ = {
     "references": _references,
     "pose": _pose,
     "face": _face,
+    "whisper": _whisper,
     "pose_stream": _pose,
     "reference_masks": _reference_masks,
     "pose_masks": _pose_masks,

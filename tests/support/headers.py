@@ -98,7 +98,20 @@ def dancer() -> Shapes:
 
 
 def humo() -> Shapes:
-    return derived("wan2.1-t2v-14B", 36) | {"audio_proj.audio_proj_glob_1.layer.bias": (512,)}
+    """HuMo-17B: its projection of sound, and attention to it in every block."""
+    found, width = derived("wan2.1-t2v-14B", 36), 1536
+    for layer, shape in (("glob_1", (512, 8 * 5 * 1280)), ("glob_2", (512, 512)), ("glob_3", (16 * width, 512))):
+        found |= {f"audio_proj.audio_proj_{layer}.layer.weight": shape}
+        found |= {f"audio_proj.audio_proj_{layer}.layer.bias": shape[:1]}
+    found |= {f"audio_proj.audio_proj_glob_norm.layer.{part}": (width,) for part in ("weight", "bias")}
+    for block in range(40):
+        place = f"blocks.{block}.audio_cross_attn_wrapper"
+        found |= {f"{place}.norm1_audio.{part}": (5120,) for part in ("weight", "bias")}
+        for name, size in (("q", 5120), ("k", width), ("v", width), ("o", 5120)):
+            found |= {f"{place}.audio_cross_attn.{name}.weight": (5120, size)}
+            found |= {f"{place}.audio_cross_attn.{name}.bias": (5120,)}
+        found |= {f"{place}.audio_cross_attn.norm_{name}.weight": (5120,) for name in "qk"}
+    return found
 
 
 def header(shapes: Shapes, file_name: str | Path, prefix: str = "", *, diffusers: bool = False) -> CheckpointHeader:

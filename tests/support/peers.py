@@ -10,6 +10,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -26,11 +27,15 @@ VECTORS = FIXTURES / "peers.safetensors"
 _SIZES = {"dim": 56, "ffn_dim": 64, "num_heads": 2, "num_layers": 2, "text_dim": 32}
 _SCAIL = WanShape(**_SIZES, in_channels=20, image_dim=1280, pose_stream_channels=20)
 _SCAIL2 = WanShape(**_SCAIL.to_dict() | {"identity_channels": 28})
+_HUMO = WanShape(**_SIZES, whisper_channels=4, audio_width=24)
 CASES = {
     "scail": (_SCAIL, {"references": 1}),
     "scail two references": (_SCAIL, {"references": 2}),
     "scail2 animates": (_SCAIL2, {"references": 2}),
     "scail2 replaces": (_SCAIL2, {"references": 2, "replaces": 1}),
+    "humo 17B": (replace(_HUMO, in_channels=36), {"references": 1}),
+    "humo 1.7B": (_HUMO, {"references": 1}),
+    "humo 17B silent": (replace(_HUMO, in_channels=36), {"references": 1, "silent": 1}),
 }
 """case -> sizes of the model, and of its inputs"""
 Inputs = dict[str, Tensor]
@@ -54,6 +59,10 @@ def inputs_of(case: str) -> Inputs:
 
     count = (sizes["references"], *video[1:])
     found = {"latent": noise(16, *video), "timestep": torch.tensor([991.25, 437.5]), "text": noise(512, 32)}
+    if shape.whisper_channels:
+        found |= {"references": noise(16, *count), "whisper": noise(3, 8, 5, shape.whisper_channels)}
+        silent = {name: torch.zeros_like(found[name]) for name in ("references", "whisper")}
+        return found | (silent if "silent" in sizes else {})
     found |= {"image_tokens": noise(257, 1280), "references": noise(16, *count), "pose_stream": noise(16, *small)}
     if shape.identity_channels:
         found |= {"reference_masks": noise(28, *count).sigmoid(), "pose_masks": noise(28, *small).sigmoid()}

@@ -89,12 +89,28 @@ def comfyui(tree: str) -> tuple[Callable[[Shape], nn.Module], Run, list[Any]]:
             kind = "camera" if shape["image_dim"] else "camera_2.2"
             extra = {"model_type": kind, "in_dim_control_adapter": shape["camera_channels"]}
             return wan.CameraWanModel(**settings | extra)
+        if shape["whisper_channels"]:
+            with heard_in(shape):
+                return wan.HumoWanModel(**settings)
         if shape["pose_stream_channels"]:  # classes of ComfyUI 0.33
             return (wan.SCAIL2WanModel if shape["identity_channels"] else wan.SCAILWanModel)(**settings)
         return wan.WanModel(**settings, in_dim_ref_conv=shape["reference_channels"] or None)
 
-    def run(model: Any, _shape: Shape, case: Case) -> Tensor:
+    @contextmanager
+    def heard_in(shape: Shape) -> Iterator[None]:
+        """Inside, the parts that hear have the sizes of a shape, not those of Whisper and HuMo."""
+        project, attend, width = wan.AudioProjModel, wan.AudioCrossAttentionWrapper, shape["audio_width"]
+        own = {"channels": shape["whisper_channels"], "output_dim": width}
+        with (
+            mock.patch.object(wan, "AudioProjModel", lambda **given: project(**given | own)),
+            mock.patch.object(wan, "AudioCrossAttentionWrapper", lambda dim, _, *a, **k: attend(dim, width, *a, **k)),
+        ):
+            yield
+
+    def run(model: Any, shape: Shape, case: Case) -> Tensor:
         x = torch.cat([case["latent"], case["channels"]], 1) if "channels" in case else case["latent"]
+        if "whisper" in case:
+            return heard(model, shape, case)
         if "references" in case:
             return driven(model, case)
         names = {"camera": "camera_conditions", "reference": "reference_latent"}
@@ -118,6 +134,25 @@ def comfyui(tree: str) -> tuple[Callable[[Shape], nn.Module], Run, list[Any]]:
             flag = not bool(case["replaces"])
             extra |= {"ref_mask_latents": masks, "sam_latents": case["pose_masks"], "ref_mask_flag": flag}
         return model(x, case["timestep"], case["text"], clip_fea=case["image_tokens"], **extra)
+
+    def heard(model: Any, shape: Shape, case: Case) -> Tensor:
+        """What model_base.WAN21_HuMo puts together, by its own method."""
+        import comfy.model_base
+
+        given = type("Given", (comfy.model_base.WAN21_HuMo,), {"__init__": lambda self: None})()
+        given.__dict__ |= {"image_to_video": False}
+        with mock.patch.multiple(
+            comfy.model_base.WAN21,
+            extra_conds=lambda self, **_: {"c_concat": None} if shape["in_channels"] > 16 else {},
+            process_latent_in=lambda self, latent: latent,
+            create=True,
+        ):
+            conds = given.extra_conds(
+                noise=case["latent"], audio_embed=case["whisper"], reference_latents=[case["references"]]
+            )
+        extra = {name: conds[name].cond for name in ("audio_embed", "reference_latent")}
+        x = torch.cat([case["latent"], *([conds["c_concat"].cond] if "c_concat" in conds else [])], 1)
+        return model(x, case["timestep"], case["text"], **extra)
 
     def exact_rope(pos: Tensor, dim: int, theta: int) -> Tensor:
         angles = pos.double()[..., None] * theta ** -(torch.arange(0, dim, 2, dtype=torch.float64) / dim)

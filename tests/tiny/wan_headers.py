@@ -41,7 +41,7 @@ KINDS: dict[str, tuple[str, int, dict[str, Any], dict[str, Any]]] = {
     "camera 2.2": ("CameraWanModel", 5120, {"model_type": "camera_2.2", "in_dim": 36}, {}),
     "s2v": ("WanModel_S2V", 5120, {"num_layers": 40}, {}),
     "humo": ("HumoWanModel", 5120, {"in_dim": 36}, {}),
-    "humo 1.7B": ("HumoWanModel", 1536, {"in_dim": 36}, {}),
+    "humo 1.7B": ("HumoWanModel", 1536, {}, {}),
     "animate": ("model_animate.AnimateWanModel", 5120, {"in_dim": 36, "num_layers": 40}, {}),
     "animate2": ("model_animate2.WanAnimate2Model", 5120, {"in_dim": 36}, {"model_type": "animate2"}),
     "dancer": ("model_wandancer.WanDancerModel", 5120, {"in_dim": 36, "in_dim_ref_conv": 16, "num_layers": 40}, {}),

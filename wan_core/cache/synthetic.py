@@ -16,7 +16,7 @@ from ..config import Config, setting
 from ..dataset import DatasetConfig
 from ..dataset.conditioning import with_mask
 from ..flow import seeded_generator
-from ..model import CONDITION_KINDS, FACE_SIDE, TEXT_LENGTH, WAN21_LATENTS, ConditionKind, LatentSpace
+from ..model import CONDITION_KINDS, FACE_SIDE, TEXT_LENGTH, WAN21_LATENTS, WHISPER_WINDOW, ConditionKind, LatentSpace
 from .cache_set import CacheItem, CacheSet
 from .keys import TEXT_WIDTH
 
@@ -30,7 +30,7 @@ _KINDS = tuple(CONDITION_KINDS)
 """conditionings by their number in a key"""
 _DIGEST_START = len(_MARK) + 2 + 16
 _IMAGE_TOKENS, _IMAGE_WIDTH = 257, 1280
-_CAMERA_CHANNELS, _CAMERA_STRIDE, _IDENTITY_CHANNELS = 24, 8, 28
+_CAMERA_CHANNELS, _CAMERA_STRIDE, _IDENTITY_CHANNELS, _WHISPER_CHANNELS = 24, 8, 28, 1280
 
 
 def synthetic_key(
@@ -106,6 +106,7 @@ def _draw_condition(
         "pose_stream": (WAN21_LATENTS.channels, *small),
         "reference_masks": (_IDENTITY_CHANNELS, *one),
         "pose_masks": (_IDENTITY_CHANNELS, *small),
+        "whisper": (frames, *WHISPER_WINDOW, _WHISPER_CHANNELS),
     }
     for name in kind.tensors:
         if name == "channels" and kind.frames and kind.files in ((), ("mask",)):

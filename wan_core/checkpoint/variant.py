@@ -5,6 +5,7 @@ The two experts of a Wan 2.2 A14B model are a pair; two files that are not a pai
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from ..families import FAMILIES, SIZES, Family, Model, Pair, Template
 from ..model import (
     LATENT_SPACES,
     WAN21_LATENTS,
+    WHISPER_WINDOW,
     ConditionKind,
     InBlock,
     LatentSpace,
@@ -228,6 +230,8 @@ def _shape_of(tensors: Mapping[str, TensorInfo], file_name: str) -> WanShape:
             pose_stream_channels=part("patch_embedding_pose.weight", 5, 1),
             identity_channels=part("patch_embedding_mask.weight", 5, 1),
             pose_channels=part("pose_patch_embedding.weight", 5, 1),
+            whisper_channels=part("audio_proj.audio_proj_glob_1.layer.weight", 2, 1) // math.prod(WHISPER_WINDOW),
+            audio_width=part("audio_proj.audio_proj_glob_norm.layer.weight", 1, 0),
             face_layers=tuple(sorted({one.number for one in map(block_of, tensors) if one and _sees_face(one)})),
         )
     except KeyError as error:

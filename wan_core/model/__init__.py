@@ -9,12 +9,13 @@ from .block import Constants
 from .compiled import PlainMode, check_compile, untraced
 from .conditioning import CONDITION_KINDS, Conditioning, ConditionKind, condition_kind, condition_named, sent
 from .driven import refuse_driven
+from .humo import SOUND_TOKENS
 from .keeping import POLICIES, Policy
 from .latents import LATENT_SPACES, WAN21_LATENTS, WAN22_LATENTS, LatentSpace
 from .names import ACTIVATIONS
 from .routing import Passage, Route, draw_passages, placed_routes, read_routes, tokens_by_layer
 from .scopes import scope
-from .shape import FACE_SIDE, InBlock, Numerics, WanShape, block_of
+from .shape import FACE_SIDE, WHISPER_WINDOW, InBlock, Numerics, WanShape, block_of
 from .stages import CHUNK_TOKENS
 from .texts import TEXT_LENGTH, TEXT_STEP, lengthened
 from .transformer import WanTransformer, model_without_values, models_of, shared_out
@@ -26,10 +27,12 @@ __all__ = [
     "FACE_SIDE",
     "LATENT_SPACES",
     "POLICIES",
+    "SOUND_TOKENS",
     "TEXT_LENGTH",
     "TEXT_STEP",
     "WAN21_LATENTS",
     "WAN22_LATENTS",
+    "WHISPER_WINDOW",
     "ConditionKind",
     "Conditioning",
     "Constants",

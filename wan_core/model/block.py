@@ -24,6 +24,7 @@ from ..kernels import (
 )
 from .attention import WanCrossAttention, WanSelfAttention
 from .face import FaceAttention
+from .humo import SoundLayer
 from .names import UNREAD, naming
 from .shape import Numerics, WanShape
 from .stages import CHUNK_TOKENS, Shared, Stages, in_stages
@@ -44,8 +45,8 @@ class Constants(NamedTuple):
     rope_sin: Tensor
     image: Tensor | None = None
     """(B, M, D) compute dtype; None for variants without image tokens"""
-    face: Tensor | None = None
-    """(B, F, K, D) compute dtype: K face tokens in each latent frame; None for variants without a face"""
+    of_frames: Tensor | None = None
+    """(B, F, K, width) compute dtype: K tokens of each latent frame, of a face (Animate) or of sound (HuMo); or None"""
 
     def declared(self, numerics: Numerics) -> Constants:
         """Returns the tensors in the dtypes above; FSDP2 may have cast the inputs to others."""
@@ -63,7 +64,8 @@ Recompute = Callable[..., Any]
 
 
 class _Layer(nn.Module):
-    """Base class of the blocks. Stage 1: modulated self-attention. Stage 2: cross-attention, modulated feed-forward.
+    """Base class of the blocks. Stage 1: modulated self-attention. Stage 2: cross-attention, attention to sound (HuMo),
+    modulated feed-forward.
 
     Gradient checkpointing happens inside `forward`, below the module's hooks. FSDP2 casts inputs in its hooks, so it
     casts once and the recomputation sees the same inputs. Ambient autocast is switched off at the same place.
@@ -82,6 +84,7 @@ class _Layer(nn.Module):
         self.self_attn = WanSelfAttention(shape, numerics)
         self.norm3 = nn.LayerNorm(shape.dim, shape.eps)
         self.cross_attn = WanCrossAttention(shape, numerics)
+        self.audio_cross_attn_wrapper = SoundLayer(shape, numerics) if shape.whisper_channels else None
         self.ffn = nn.Sequential(
             nn.Linear(shape.dim, shape.ffn_dim), nn.GELU(approximate="tanh"), nn.Linear(shape.ffn_dim, shape.dim)
         )
@@ -109,13 +112,18 @@ class _Layer(nn.Module):
 
     def rest(self, tokens: Tensor, constants: Constants, shared: Shared) -> Tensor:
         """Runs stage 2 on a chunk: tokens (B, n, D) in the residual dtype -> same shape and dtype."""
-        return self.treat(tokens, constants.time_rows, shared)
+        return self.treat(tokens, constants.time_rows, shared, self._sound(constants))
 
     def rest_again(self, tokens: Tensor, constants: Constants, shared: Shared) -> Tensor:
         """Recomputes `rest` for the backward pass: the result has the graph of `rest`, but undefined values."""
-        return self.treat(tokens, constants.time_rows, shared, read=False)
+        return self.treat(tokens, constants.time_rows, shared, self._sound(constants), read=False)
 
-    def treat(self, tokens: Tensor, time_rows: Tensor, shared: Shared, *, read: bool = True) -> Tensor:
+    def _sound(self, constants: Constants) -> Tensor | None:
+        return None if self.audio_cross_attn_wrapper is None else constants.of_frames
+
+    def treat(
+        self, tokens: Tensor, time_rows: Tensor, shared: Shared, sound: Tensor | None = None, *, read: bool = True
+    ) -> Tensor:
         """The compiled part of `rest` and, with `read` False, of `rest_again`: cross-attention, then feed-forward.
 
         Without gradients it may overwrite `tokens` and return them.
@@ -125,6 +133,8 @@ class _Layer(nn.Module):
         tokens, x, make = self._normed(tokens, overwrites=not read)
         with naming("cross_attn"), remade(x, make):
             attended = self.cross_attn(x, shared)
+        if self.audio_cross_attn_wrapper is not None:
+            tokens, attended = self.audio_cross_attn_wrapper(tokens, attended, sound)
 
         tokens, x, make = self._modulated(tokens, attended, shift, scale)
         first, gelu, last = self.ffn
@@ -142,7 +152,8 @@ class _Layer(nn.Module):
 
     def hold(self) -> AbstractContextManager[None]:
         """Inside, stage 2 dequantizes each of its weights once."""
-        return values_held((self.cross_attn, self.ffn) if self.holds_values else ())
+        parts = (self.cross_attn, self.audio_cross_attn_wrapper, self.ffn)
+        return values_held([part for part in parts if part is not None] if self.holds_values else ())
 
     def keep(self) -> AbstractContextManager[None]:
         """Inside, both stages cast their norm weights and add up their modulation once."""
@@ -192,12 +203,12 @@ class WanBlock(_Layer):
     def rest(self, tokens: Tensor, constants: Constants, shared: Shared) -> Tensor:
         """Runs stage 2, then attention to the face where the block has it."""
         tokens = super().rest(tokens, constants, shared)
-        return tokens if self.face is None else self.face(tokens, constants.face)
+        return tokens if self.face is None else self.face(tokens, constants.of_frames)
 
     def rest_again(self, tokens: Tensor, constants: Constants, shared: Shared) -> Tensor:
         """Recomputes `rest` for the backward pass: the result has the graph of `rest`, but undefined values."""
         tokens = super().rest_again(tokens, constants, shared)
-        return tokens if self.face is None else self.face(tokens, constants.face)
+        return tokens if self.face is None else self.face(tokens, constants.of_frames)
 
     def forward(
         self,
@@ -207,15 +218,15 @@ class WanBlock(_Layer):
         rope_cos: Tensor,
         rope_sin: Tensor,
         image: Tensor | None = None,
-        face: Tensor | None = None,
+        of_frames: Tensor | None = None,
         recompute: Recompute | None = None,
     ) -> Tensor:
         """tokens (B, N, D) in the residual dtype -> same shape and dtype; the other tensors: fields of Constants."""
-        # Chunks end at frames only for the attention to face tokens, which not every block has.
-        face = None if self.face is None else face
+        if self.face is None and self.audio_cross_attn_wrapper is None:
+            of_frames = None  # a chunk may then end inside a frame
         stages = Stages(self, self.mix, self.share, self.rest, self.chunk_tokens, self.hold, self.rest_again, self.keep)
         run = partial(in_stages if recompute is None else recompute, stages)
-        constants = Constants(time_rows, text, rope_cos, rope_sin, image, face).declared(self.numerics)
+        constants = Constants(time_rows, text, rope_cos, rope_sin, image, of_frames).declared(self.numerics)
         return cast(Tensor, without_autocast(tokens.device.type, run, tokens, constants))
 
 
@@ -240,7 +251,7 @@ class VaceBlock(_Layer):
         rope_cos: Tensor,
         rope_sin: Tensor,
         image: Tensor | None = None,
-        _face: Tensor | None = None,
+        _of_frames: Tensor | None = None,
         recompute: Recompute | None = None,
     ) -> tuple[Tensor, Tensor]:
         """control (B, N, D) in the residual dtype -> control, same dtype, and the hint (B, N, D) in the compute dtype.

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..accelerator import backend_of
 from ..errors import ConfigError
-from .shape import FACE_SIDE, WanShape
+from .shape import FACE_SIDE, WHISPER_WINDOW, WanShape
 
 
 def sent(tensor: Tensor, device: torch.device) -> Tensor:
@@ -64,7 +64,7 @@ class Conditioning:
         return replace(self, **changed, context=tuple(map(change, self.context)))
 
     references: Tensor | None = None
-    """(B, C, R, H, W) latents of reference images, the primary one first (SCAIL)"""
+    """(B, C, R, H, W) latents of reference images (SCAIL: the primary one first; HuMo)"""
     pose_stream: Tensor | None = None
     """(B, C, F, H/2, W/2) latent of a pose video of half the size (SCAIL)"""
     reference_masks: Tensor | None = None
@@ -77,6 +77,8 @@ class Conditioning:
     """(B, 16, F - 1, H, W) latent of a pose video (Animate); the first of the F frames, the reference, has no pose"""
     face: Tensor | None = None
     """(B, 3, 4 F - 7, 512, 512) pixels of a face video in [-1, 1], as many frames as the clip (Animate)"""
+    whisper: Tensor | None = None
+    """(B, F, 8, 5, 1280) features of the sound (HuMo): 8 frames around each latent frame, 5 groups of encoder layers"""
 
     def to(self, device: torch.device) -> Conditioning:
         """Returns the same tensors on `device`."""
@@ -137,6 +139,11 @@ class ConditionKind:
         return 2 if {"vace", "pose"} & {*self.tensors} else int(bool(self.tensors))
 
     @property
+    def of_graph(self) -> bool:
+        """True if only the nodes of a graph make the tensors, neither the clip's frames nor files next to it (HuMo)."""
+        return bool(self.tensors) and not (self.frames or self.files or self.optional_files)
+
+    @property
     def in_context(self) -> bool:
         """True when clips have context streams, whose number and sizes differ (Bernini-R)."""
         return STREAMS[0] in self.tensors
@@ -176,6 +183,7 @@ _KINDS = (
     ConditionKind("camera_vision", (*_WITH_VISION, "camera"), latents=1, frames=(0,), files=("camera",)),
     ConditionKind("context", STREAMS[:1], optional=STREAMS[1:], optional_files=_CONTEXT_FILES),
     ConditionKind("animate", _ANIMATE, latents=1, mask=4, files=("ref1", "pose", "face")),
+    ConditionKind("humo", ("references", "whisper")),
 )
 CONDITION_KINDS = {kind.name: kind for kind in _KINDS}
 """The index of a kind is part of the cache keys of synthetic entries: append new kinds at the end."""
@@ -230,6 +238,8 @@ def check_conditioning(shape: WanShape, latent: Tensor, timestep: Tensor, text: 
     _expect("pose", given.pose, (batch, shape.pose_channels, animated, height, width))
     side = FACE_SIDE if shape.face_layers else 0
     _expect("face", given.face, (batch, 3 if side else 0, 4 * animated - 3, side, side))
+    heard = frames if shape.whisper_channels else 0
+    _expect("whisper", given.whisper, (batch, heard, *WHISPER_WINDOW, shape.whisper_channels))
     if given.reference is not None:
         _expect("reference", given.reference, (batch, shape.reference_channels, height, width))
     _check_driven(shape, latent, timestep, given)
@@ -245,11 +255,13 @@ def _check_driven(shape: WanShape, latent: Tensor, timestep: Tensor, given: Cond
             f"The latent is {_sizes(latent)}; SCAIL halves it for the pose video, so H and W must be multiples of 4. "
             "Use clips whose width and height are multiples of 32."
         )
-    if driven and timestep.ndim == 2:
-        raise ConfigError("SCAIL has one timestep for a clip, not one per latent frame. Give no first frame.")
+    if (driven or shape.whisper_channels) and timestep.ndim == 2:
+        name = "SCAIL" if driven else "HuMo"
+        raise ConfigError(f"{name} has one timestep for a clip, not one per latent frame. Give no first frame.")
     count = 1 if given.references is None else max(given.references.shape[2:3], default=1)
     small = (frames, height // 2, width // 2)
-    _expect("references", given.references, (batch, driven, count, height, width))
+    referring = driven or (shape.out_channels if shape.whisper_channels else 0)
+    _expect("references", given.references, (batch, referring, count, height, width))
     _expect("pose_stream", given.pose_stream, (batch, driven, *small))
     _expect("reference_masks", given.reference_masks, (batch, shape.identity_channels, count, height, width))
     _expect("pose_masks", given.pose_masks, (batch, shape.identity_channels, *small))
@@ -266,6 +278,7 @@ _WHAT = {
     "pose_masks": "identity masks of the pose video",
     "pose": "a pose video",
     "face": "a face video",
+    "whisper": "features of the sound",
 }
 
 
@@ -306,7 +319,7 @@ def _check_image_tokens(shape: WanShape, batch: int, tokens: Tensor | None) -> N
 def _reads_context(shape: WanShape) -> bool:
     """Returns whether a model of these sizes can read context streams: its only inputs are latent and text."""
     others = (shape.condition_channels, shape.image_dim, shape.vace_layers, shape.reference_channels)
-    return not any((*others, shape.camera_channels, shape.pose_stream_channels))
+    return not any((*others, shape.camera_channels, shape.pose_stream_channels, shape.whisper_channels))
 
 
 def _check_context(shape: WanShape, batch: int, timestep: Tensor, context: tuple[Tensor, ...]) -> None:

@@ -20,6 +20,8 @@ from ..families import BLOCK_LISTS
 
 FACE_SIDE = 512
 """height and width of a face video in pixels (Animate)"""
+WHISPER_WINDOW = (8, 5)
+"""frames around a latent frame, and groups of the encoder's layers, whose features it reads (HuMo)"""
 _BLOCK = re.compile(rf"({'|'.join(BLOCK_LISTS)})\.(\d{{1,4}})(?:\.(.+))?", re.ASCII)
 
 
@@ -79,6 +81,10 @@ class WanShape(Config):
     """input channels of `patch_embedding_pose` (SCAIL; 20: latent of the pose video, then flags)"""
     identity_channels: int = 0
     """input channels of `patch_embedding_mask` (SCAIL-2; 28: seven colours of four frames)"""
+    whisper_channels: int = 0
+    """width of the audio encoder's features (HuMo; 1280: Whisper large v3)"""
+    audio_width: int = 0
+    """width of the tokens that `audio_proj` makes of them (HuMo; 1536)"""
 
     def __post_init__(self) -> None:
         for name, layers in (("vace_layers", self.vace_layers), ("face_layers", self.face_layers)):
@@ -95,8 +101,10 @@ class WanShape(Config):
 
     @property
     def flag_channels(self) -> int:
-        """Number of flag channels after a latent, 1 for a given latent; the model fills them itself (SCAIL; 4)."""
-        return max(self.pose_stream_channels - self.out_channels, 0)
+        """Number of channels after a latent that the model fills itself: 1 for a given latent (SCAIL; 4), a mask and a
+        black video (HuMo-17B; 20)."""
+        own = self.in_channels if self.whisper_channels else self.pose_stream_channels
+        return max(own - self.out_channels, 0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,6 +34,7 @@ from .conditioning import WHOLE_CONTEXT, Conditioning, check_conditioning
 from .driven import driven_spans, driven_tokens, refuse_driven
 from .embed import CameraAdapter, ImageEmbedding, embed_frame, embed_patches
 from .face import FaceEncoder, MotionEncoder
+from .humo import AudioProjection, with_references
 from .keeping import Policy
 from .offload import NoOffload, Offload
 from .parts import Part
@@ -143,6 +144,8 @@ class WanTransformer(nn.Module):
             self.pose_patch_embedding = nn.Conv3d(shape.pose_channels, shape.dim, kernel_size=PATCH, stride=PATCH)
         if shape.face_layers:
             self.motion_encoder, self.face_encoder = MotionEncoder(), FaceEncoder(shape, self.numerics)
+        if shape.whisper_channels:
+            self.audio_proj = AudioProjection(shape)
 
     def use_attention(self, name: str, long: str = "sdpa") -> None:
         """Sets the kernel of every attention (`kernels.ATTENTIONS`); `long`: the kernel that auto uses if long."""
@@ -306,9 +309,11 @@ class WanTransformer(nn.Module):
             # The reference is frame 0, with the timestep of the last frame (VideoX-Fun).
             frames += 1
             timestep = timestep if timestep.ndim == 1 else torch.cat([timestep[:, -1:], timestep], dim=1)
+        elif given.references is not None and given.whisper is not None:
+            frames += given.references.shape[2]  # they are the last frames (HuMo)
         streams = (Span(grid_of(stream), id=number) for number, stream in enumerate(given.context, 1))
         spans = (Span((frames, height, width)), *streams)
-        if given.references is not None:
+        if given.references is not None and given.pose_stream is not None:
             spans = driven_spans(grid_of(latent), given.references.shape[2], replaces=given.replaces)
         tokens = tokens if part is None else part.of(tokens)
         tokens = tokens.to(self.numerics.residual).contiguous()
@@ -326,7 +331,7 @@ class WanTransformer(nn.Module):
         image = None
         if self.shape.image_dim and given.image_tokens is not None:
             image = self.img_emb(given.image_tokens)
-        constants = Constants(time_rows, self._embed_text(text), cos, sin, image, self._embed_face(given, frames))
+        constants = Constants(time_rows, self._embed_text(text), cos, sin, image, self._embed_frames(given, frames))
         return tokens, self._embed_control(given, part), time, constants
 
     def recompute_of(self, stream: str, number: int) -> Recompute:
@@ -342,9 +347,11 @@ class WanTransformer(nn.Module):
 
     def _embed_video(self, latent: Tensor, given: Conditioning) -> Tensor:
         """Returns the tokens of video and context streams, or `driven_tokens`: (B, N, D) in the compute dtype."""
-        if given.references is not None:
+        if given.pose_stream is not None:
             return driven_tokens(self, latent, given)
         video = latent if given.channels is None else torch.cat([latent, given.channels.to(latent.dtype)], dim=1)
+        if given.references is not None:
+            video = with_references(latent, given.references.to(latent.dtype), self.shape.in_channels)
         patches = embed_patches(self.patch_embedding, video, self.numerics.compute)
         if given.camera is not None:
             patches = patches + self.control_adapter(given.camera)
@@ -365,8 +372,10 @@ class WanTransformer(nn.Module):
         tokens = embed_patches(self.vace_patch_embedding, given.vace, self.numerics.compute).flatten(2).transpose(1, 2)
         return (tokens if part is None else part.of(tokens)).to(self.numerics.residual)
 
-    def _embed_face(self, given: Conditioning, frames: int) -> Tensor | None:
-        """Returns the face tokens of `frames` latent frames, (B, F, K, D) in the compute dtype."""
+    def _embed_frames(self, given: Conditioning, frames: int) -> Tensor | None:
+        """Returns the tokens of the face or the sound of `frames` latent frames, (B, F, K, width), compute dtype."""
+        if given.whisper is not None:
+            return self.audio_proj(given.whisper, frames - given.whisper.shape[1], self.numerics.compute)
         if given.face is None:
             return None
         pictures, dtype = given.face.transpose(1, 2), self.numerics.compute
@@ -415,14 +424,15 @@ def shared_out(model: WanTransformer) -> AbstractContextManager[None]:
 
 def _in_front(given: Conditioning, tokens: int, grid: tuple[int, int, int]) -> int:
     """Returns the number of reference tokens before the video's; `tokens`: of all; `grid`: of the video."""
-    if given.references is not None:
+    if given.references is not None and given.pose_stream is not None:
         return given.references.shape[2] * grid[1] * grid[2]
     return 0 if given.reference is None else tokens // (1 + grid[0])
 
 
 def _behind(given: Conditioning) -> int:
     """Returns the number of tokens after the video's."""
-    streams = given.context if given.pose_stream is None else (given.pose_stream,)
+    last = given.pose_stream if given.whisper is None else given.references
+    streams = given.context if last is None else (last,)
     return sum(math.prod(grid_of(stream)) for stream in streams)
 
 

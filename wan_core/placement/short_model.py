@@ -13,7 +13,17 @@ from torch import Tensor, nn
 
 from ..errors import ConfigError
 from ..kernels import attention_kernel
-from ..model import FACE_SIDE, TEXT_LENGTH, Conditioning, Numerics, Passage, Policy, WanShape, WanTransformer
+from ..model import (
+    FACE_SIDE,
+    TEXT_LENGTH,
+    WHISPER_WINDOW,
+    Conditioning,
+    Numerics,
+    Passage,
+    Policy,
+    WanShape,
+    WanTransformer,
+)
 from ..model.attention import WanAttention, WanSelfAttention
 from ..model.face import FaceAttention
 from ..model.heads import TO_HEADS, Arriving, TokenSeat, shares
@@ -249,6 +259,7 @@ class MetaBatch:
         empty = partial(torch.empty, device="meta")
         count, grid = step.batch_size, (step.latent_frames, step.latent_height, step.latent_width)
         driven = shape.out_channels if shape.pose_stream_channels else 0  # SCAIL: one reference, a pose video
+        referring = driven or (shape.out_channels if shape.whisper_channels else 0)  # HuMo: one reference, the sound
         one, small = (1, *grid[1:]), (grid[0], grid[1] // 2, grid[2] // 2)
         rays = (step.latent_frames, *(shape.camera_stride * side for side in grid[1:]))
 
@@ -263,13 +274,14 @@ class MetaBatch:
             camera=video(shape.camera_channels, rays),
             image_tokens=empty(count, rows, shape.image_dim) if rows else None,
             reference=video(shape.reference_channels, grid[1:]),
-            references=video(driven, one),
+            references=video(referring, one),
             pose_stream=video(driven, small),
             reference_masks=video(shape.identity_channels, one),
             pose_masks=video(shape.identity_channels, small),
             context=tuple(empty(count, shape.out_channels, *size) for size in step.context),
             pose=video(shape.pose_channels, (grid[0] - 1, *grid[1:])),
             face=video(3 if shape.face_layers else 0, (4 * grid[0] - 7, FACE_SIDE, FACE_SIDE)),
+            whisper=empty(count, grid[0], *WHISPER_WINDOW, shape.whisper_channels) if shape.whisper_channels else None,
         )
         text = empty(count, step.text_rows, shape.text_dim)
         return cls(latent, noise, noised, empty(count), text, given)

@@ -19,11 +19,12 @@ import torch
 from torch import nn
 
 from ..lora import adapters_of
-from ..model import TEXT_LENGTH, Route, WanTransformer, block_of, tokens_by_layer
+from ..model import SOUND_TOKENS, TEXT_LENGTH, Route, WanTransformer, block_of, tokens_by_layer
 
 _STAGES = (
     *("before_proj", "self_attn.q self_attn.k self_attn.v", "self_attn.o"),
-    *("cross_attn.q cross_attn.k cross_attn.v cross_attn.k_img cross_attn.v_img", "cross_attn.o", "ffn.0", "ffn.2"),
+    *("cross_attn.q cross_attn.k cross_attn.v cross_attn.k_img cross_attn.v_img", "cross_attn.o"),
+    *("audio_cross_attn.q audio_cross_attn.k audio_cross_attn.v", "audio_cross_attn.o", "ffn.0", "ffn.2"),
     *("after_proj", "face.linear1_q face.linear1_kv", "face.linear2"),
 )
 """linears of a layer, in the order of the forward pass"""
@@ -35,6 +36,8 @@ _UNREAD = ("ffn.2", "ffn.2.base_layer", "ffn.2.lora_B.default")
 _LEFT_OUT = ("ref_conv", "face_encoder")
 _FACE_ROWS = 5
 """tokens of the face in a latent frame (Animate)"""
+_HEARS = "audio_cross_attn_wrapper."
+"""prefix of attention to sound in a block (HuMo)"""
 
 Place = tuple[int, int]
 """(layer, stage) in the token stream"""
@@ -85,7 +88,7 @@ class FlopCount:
     """FLOPs of one materialized model with its adapters: per row once, so a micro-batch of any size is cheap."""
 
     def __init__(self, model: WanTransformer) -> None:
-        self._driven = model.shape.pose_stream_channels > 0
+        self._driven, self._hears = model.shape.pose_stream_channels > 0, model.shape.whisper_channels > 0
         self._layers, self._vace_layers = model.shape.num_layers, model.shape.vace_layers
         self._faced = set(model.shape.face_layers)
         self._linears = {
@@ -124,8 +127,8 @@ class FlopCount:
         """
         clips, _, frames, height, width = latent
         in_frame = (height // 2) * (width // 2)
-        # SCAIL has tokens of one reference, and of a pose video of half the size.
-        one, pose = (in_frame, in_frame * frames // 4) if self._driven else (0, 0)
+        # SCAIL and HuMo have tokens of one reference, SCAIL of a pose video of half the size.
+        one, pose = in_frame * (self._driven or self._hears), in_frame * frames // 4 * self._driven
         embedded = in_frame * frames + one + context_tokens
         apart = {"embedded": embedded, "pose": pose, "identities": embedded + pose}
         more = one + pose + context_tokens
@@ -136,9 +139,9 @@ class FlopCount:
         units: dict[int, dict[str, int]] = {}
         for tokens in set(tokens_of):
             rows = {"tokens": tokens, **texts, **apart, "time": time_rows, "image": image_rows}
-            rows["face"] = _FACE_ROWS * frames
+            rows |= {"face": _FACE_ROWS * frames, "heard": frames + 1, "sound": SOUND_TOKENS * (frames + 1)}
             pairs = {"self": tokens * tokens, "to_text": tokens * attended, "to_image": tokens * image_rows}
-            pairs["to_face"] = tokens * _FACE_ROWS
+            pairs |= {"to_face": tokens * _FACE_ROWS, "to_sound": tokens * SOUND_TOKENS}
             units[tokens] = rows | pairs
         counted = [(units[tokens_of[layer]][kind], term) for (kind, layer), term in self._terms.items()]
         return StepFlops(
@@ -192,6 +195,8 @@ class FlopCount:
             pairs["to_image"] = ("cross_attn", "q", "k_img", "v_img")
         if sees_face:
             pairs["to_face"] = ("face", "linear1_q", "linear1_kv", "linear1_kv")
+        if self._hears:
+            pairs["to_sound"] = (f"{_HEARS}audio_cross_attn", "q", "k", "v")
         for kind, (part, *names) in pairs.items():
             query, key, value = (self._output_has_gradient(f"{layer}.{part}.{name}") for name in names)
             term = self._terms[kind, self._layer(f"{layer}.{part}.{names[0]}")]
@@ -245,7 +250,7 @@ def _place(name: str) -> tuple[str, Place] | None:
 
 def _linear_in(inside: str) -> str:
     """Returns the linear that a name inside a block belongs to, such as `self_attn.q` for its adapter's weights."""
-    linear = ".".join(inside.split(".")[:2])
+    linear = ".".join(inside.removeprefix(_HEARS).split(".")[:2])
     return linear if linear in _STAGE else linear.partition(".")[0]
 
 
@@ -260,9 +265,10 @@ def _rows_of(name: str) -> str:
         if linear in ("cross_attn.k_img", "cross_attn.v_img"):
             return "image"
         rows = {"cross_attn.k": "text", "cross_attn.v": "text", "face.linear1_kv": "face"}
+        rows |= {"audio_cross_attn.k": "sound", "audio_cross_attn.v": "sound"}
         return rows.get(linear, "tokens")
     prefixes = {"text_embedding": "words", "time_": "time", "img_emb": "image", "patch_embedding_pose": "pose"}
-    prefixes |= {"patch_embedding_mask": "identities", "patch_embedding": "embedded"}
+    prefixes |= {"patch_embedding_mask": "identities", "patch_embedding": "embedded", "audio_proj": "heard"}
     return next((rows for prefix, rows in prefixes.items() if name.startswith(prefix)), "tokens")
 
 

@@ -90,7 +90,7 @@ FAMILIES: dict[str, tuple[Shapes, str, str]] = {
     "humo": (humo(), "humo_17B_fp16", "2.1 HuMo-14B"),
 }
 IN_DIFFUSERS = [name for name in FAMILIES if name.split()[0] in ("t2v", "i2v", "flf2v", "ti2v", "vace")]
-NOT_TRAINED = {"s2v", "dancer", "humo"}
+NOT_TRAINED = {"s2v", "dancer"}
 
 
 def test_every_pinned_template_is_among_the_families() -> None:

@@ -1,4 +1,4 @@
-"""SCAIL and SCAIL-2: as ComfyUI 0.33's classes compute them, gradients, and what goes on with their streams."""
+"""SCAIL and SCAIL-2, gradients and what goes on with their streams; they and HuMo as ComfyUI 0.33 computes them."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ from tests.support.tiny_run import (
     TINY_CAMERA,
     TINY_CONTROL,
     TINY_FLF2V,
+    TINY_HUMO,
     TINY_I2V,
     TINY_I2V_21,
     TINY_SCAIL2,
@@ -68,6 +69,7 @@ KINDS = {
     "vace, given as data": TINY_VACE,
     "camera, given as data": TINY_CAMERA,
     "SCAIL-2, given as data": TINY_SCAIL2,
+    "HuMo, given as data": TINY_HUMO,
 }
 
 

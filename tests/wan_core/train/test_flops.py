@@ -11,7 +11,16 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests.support.animate import face_inputs, quick
-from tests.support.tiny_run import TINY, TINY_CAMERA, TINY_FLF2V, TINY_I2V_21, TINY_SCAIL2, TINY_TI2V, TINY_VACE
+from tests.support.tiny_run import (
+    TINY,
+    TINY_CAMERA,
+    TINY_FLF2V,
+    TINY_HUMO,
+    TINY_I2V_21,
+    TINY_SCAIL2,
+    TINY_TI2V,
+    TINY_VACE,
+)
 from wan_core.lora import LoraConfig, inject_lora, without_adapters
 from wan_core.model import Conditioning, Route, WanShape, WanTransformer, draw_passages
 from wan_core.precision import PrecisionPolicy
@@ -29,6 +38,7 @@ KINDS = {
     "camera": TINY_CAMERA,
     "SCAIL-2": TINY_SCAIL2,
     "face": replace(TINY_I2V_21, pose_channels=16, face_layers=(0,)),
+    "HuMo": TINY_HUMO,
 }
 TARGETS = {
     "queries only": r"blocks\.\d+\.self_attn\.q",
@@ -72,6 +82,9 @@ def counted(
             reference_masks=torch.randn(clips, 28, *one),
             pose_masks=torch.randn(clips, 28, *small),
         )
+    if shape.whisper_channels:
+        sound = torch.randn(clips, frames, 8, 5, shape.whisper_channels)
+        given = replace(given, references=torch.randn(clips, 16, 1, height, width), whisper=sound)
     timestep = torch.rand(clips, time_rows(shape)).squeeze(1) * 1000
     latent = torch.randn(clips, shape.out_channels, *SIZE[1:])
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):

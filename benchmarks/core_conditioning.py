@@ -2,7 +2,8 @@
 
     python benchmarks/core_conditioning.py --comfyui PATH --python PYTHON_OF_COMFYUI
 
-PATH: a ComfyUI tree of 0.33 or newer. Tiny models of random weights: Bernini-R, Animate, SCAIL, SCAIL-2, Fun Camera.
+PATH: a ComfyUI tree of 0.33 or newer. Tiny models of random weights: Bernini-R, Animate, SCAIL, SCAIL-2, Fun Camera,
+HuMo-17B (with sound, and without) and HuMo-1.7B.
 Prints what each cached, the sizes of its previews and how far the LoRA moves the samples. Exit code 1 if a graph fails.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+import wave
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +34,7 @@ from tests.support.golden import fill_at_random
 from wan_core.checkpoint.keys import to_file
 from wan_core.model import WanShape, WanTransformer
 
-CLIPS, SIDE, FRAMES = 2, 64, 5
+CLIPS, SIDE, FRAMES, SOUND = 2, 64, 5, "tone.wav"
 SIZES = {"width": SIDE, "height": SIDE, "length": FRAMES, "batch_size": 1}
 _TINY: dict[str, Any] = {"dim": 128, "ffn_dim": 256, "num_heads": 1, "num_layers": 2}
 _SCAIL = _TINY | {"in_channels": 20, "image_dim": 1280, "pose_stream_channels": 20}
@@ -59,6 +61,7 @@ def main(arguments: list[str]) -> int:
     draw_clips(base / "input" / "clips", SIDE, seed=0)
     for file in sorted((base / "input" / "clips").iterdir())[2 * CLIPS :]:
         file.unlink()
+    write_tone(base / "input" / SOUND)
     cases = [case for case in CASES if asked.only in case.name]
     with ComfyServer(base, comfyui=asked.comfyui, python=asked.python) as comfy:
         failed = [case.name for case in cases if not passed(comfy, case)]
@@ -85,6 +88,16 @@ def passed(comfy: ComfyServer, case: Case) -> bool:
     print(f"{case.name}: {report}; {run['status']} at step {run['step']}, previews (frames, width) {clips}; the LoRA")
     print(f"  changes {len(plain)} samples by up to {change:.2f} of {float(plain.abs().max()):.1f}")
     return run["status"] == "done" and clips == [(FRAMES, SIDE)] * 2 and change > 0.01
+
+
+def write_tone(file: Path) -> None:
+    """A second of a rising tone."""
+    with wave.open(str(file), "wb") as written:
+        written.setnchannels(1)
+        written.setsampwidth(2)
+        written.setframerate(16_000)
+        seconds = torch.arange(16_000) / 16_000
+        written.writeframes((20_000 * (2 * torch.pi * 300 * seconds * (1 + seconds)).sin()).short().numpy().tobytes())
 
 
 def previews_of(output: Path, run: dict[str, Any]) -> list[Path]:
@@ -175,6 +188,15 @@ def camera() -> Graph:
     }
 
 
+def humo() -> Graph:
+    return {
+        "sound": _node("LoadAudio", audio=SOUND),
+        "ear": _node("TinyWanAudioEncoderLoader"),
+        "heard": _node("AudioEncoderEncode", audio_encoder=["ear", 0], audio=["sound", 0]),
+        "made": _conditioned("WanHuMoImageToVideo", audio_encoder_output=["heard", 0], ref_image=["first", 0]),
+    }
+
+
 def _conditioned(kind: str, **inputs: Any) -> dict[str, Any]:
     return _node(kind, positive=["text", 0], negative=["text", 0], vae=["vae", 0], **SIZES, **inputs)
 
@@ -184,11 +206,14 @@ def _node(kind: str, **inputs: Any) -> dict[str, Any]:
 
 
 _ANIMATE = _TINY | {"in_channels": 36, "image_dim": 1280, "pose_channels": 16, "num_layers": 5, "face_layers": (0,)}
+_HUMO = {"whisper_channels": 1280, "audio_width": 1536}
 CASES = (
     Case("bernini", WanShape(**_TINY), bernini),
     Case("animate", WanShape(**_ANIMATE), animate),
     Case("scail", WanShape(**_SCAIL), scail),
     Case("scail2", WanShape(**_SCAIL | {"identity_channels": 28}), scail2),
+    Case("humo", WanShape(**_TINY | _HUMO | {"in_channels": 36}), humo),
+    Case("small humo", WanShape(**_TINY | _HUMO), humo),
     Case("camera", WanShape(**_TINY | {"in_channels": 32, "image_dim": 1280, "camera_channels": 24}), camera),
 )
 

@@ -221,8 +221,9 @@ def _face(values: dict[str, Any], place: int, _raw: Tensor, name: str, variant: 
 
 
 def _references(values: dict[str, Any], place: int, _raw: Tensor, name: str, variant: WanVariant) -> Tensor:
-    images = _wired(values, "reference_latents", "reference_image", name, variant)
-    images = images[-1:] if variant.shape.whisper_channels else images  # as ComfyUI's HuMo reads them
+    hears = variant.shape.whisper_channels > 0
+    images = _wired(values, "reference_latents", "ref_image" if hears else "reference_image", name, variant)
+    images = images[-1:] if hears else images  # as ComfyUI's HuMo reads them
     return ordinary(torch.cat([_normalised(_one(image, place), variant) for image in images], dim=1))
 
 

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 from world import ensure_models
 
-from tests.support.headers import header, scail
+from tests.support.headers import header, humo, scail
 from tests.support.tiny_run import TINY_CAMERA, random_weights
 from wan_core.checkpoint import detect_variant
 from wan_core.dataset.conditioning import condition_misfits
@@ -194,6 +194,49 @@ def test_a_missing_stream_of_scail_is_refused_by_the_input_to_wire(core: Any, ke
     del values[key]
     with pytest.raises(ValueError, match=rf"has no {key}, and 2.1 SCAIL2-14B reads it. .* with {wired}\."):
         list(core.read_clips([{"samples": drawn(1, 16, 3, 8, 12)}], [conditioning(**values)], variant))
+
+
+def humo_made(*, heard: bool = True) -> list[Any]:
+    """What core's WanHuMoImageToVideo puts into the CONDITIONING of a clip of nine frames, 0.4 seconds of sound."""
+    nodes_wan = pytest.importorskip("comfy_extras.nodes_wan")
+    layers = [drawn(1, 25, 1280, seed=layer) for layer in range(33)]
+    sound = {"encoded_audio_all_layers": layers, "audio_samples": 6400}
+    vae = SimpleNamespace(encode=lambda pixels: drawn(1, 16, 1, pixels.shape[1] // 8, pixels.shape[2] // 8, seed=50))
+    made = nodes_wan.WanHuMoImageToVideo.execute(
+        *(conditioning(), conditioning(), vae, 96, 64, 9, 1),
+        ref_image=drawn(1, 64, 96, 3).sigmoid(),
+        audio_encoder_output=sound if heard else None,
+    )
+    return made.result[0]
+
+
+def test_sound_and_reference_of_humo_are_read_as_its_node_gives_them(core: Any) -> None:
+    """benchmarks/core_conditioning.py goes on from here to a run and core's own sampler."""
+    variant, made = detect_variant(header(humo(), "humo_17B_fp16.safetensors")), humo_made()
+    (clip,) = core.read_clips([{"samples": drawn(1, 16, 3, 8, 12)}], [made], variant)
+    assert list(clip.condition) == ["references", "whisper"]
+    assert torch.equal(clip.condition["references"], variant.latents.normalise(drawn(16, 1, 8, 12, seed=50)))
+    assert torch.equal(clip.condition["whisper"], made[0][1]["audio_embed"][0])
+    assert clip.condition["whisper"].shape == (3, 8, 5, 1280)
+    assert condition_misfits(clip.condition, tuple(clip.latent.shape)) == ""
+    (silent,) = core.read_clips([{"samples": drawn(1, 16, 3, 8, 12)}], [humo_made(heard=False)], variant)
+    assert silent.condition["whisper"].shape == (3, 8, 5, 1280)
+    assert not silent.condition["whisper"].any()
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("reference_latents", r"has no reference_latents, .* through WanHuMoImageToVideo with ref_image\."),
+        ("audio_embed", r"has no audio_embed, .* through WanHuMoImageToVideo with audio_encoder_output\."),
+        ("", r"sound of latent 1 has shape \[3, 8, 5, 1280\]; 2.1 HuMo-14B reads \[2, 8, 5, 1280\]"),
+    ],
+)
+def test_sound_of_humo_that_is_missing_or_of_another_clip_is_refused(core: Any, key: str, said: str) -> None:
+    variant, made = detect_variant(header(humo(), "humo_17B_fp16.safetensors")), humo_made()
+    made[0][1].pop(key, None)
+    with pytest.raises(ValueError, match=said):
+        list(core.read_clips([{"samples": drawn(1, 16, 3 if key else 2, 8, 12)}], [made], variant))
 
 
 def test_context_streams_are_what_the_sampler_puts_behind_the_video(core: Any, models: Any) -> None:

@@ -242,7 +242,7 @@ def main(program: str, cases: str, out: str, *tree: str) -> None:
     with safe_open(cases, "pt") as file, torch.no_grad():
         for name, text in file.metadata().items():
             shape = json.loads(text)
-            only_theirs = any(shape[f"{part}_channels"] for part in ("reference", "camera", "pose"))
+            only_theirs = any(shape[f"{part}_channels"] for part in ("reference", "camera", "pose", "whisper"))
             if program == "diffusers" and (only_theirs or f"{name}.context1" in file.keys()):  # noqa: SIM118
                 continue  # it has no class for these
             keys = [key for key in file.keys() if key.startswith(f"{name}.")]  # noqa: SIM118

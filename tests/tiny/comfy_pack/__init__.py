@@ -181,12 +181,36 @@ class TinyWan22VAELoader:
             comfy.ldm.wan.vae2_2.WanVAE = wide
 
 
+class TinyWanAudioEncoderLoader:
+    """Output: an AUDIO_ENCODER with the 33 outputs of 1280 values of Whisper large v3. Only its first layer changes
+    anything: 32 take minutes."""
+
+    CATEGORY = "tests"
+    FUNCTION = "load"
+    RETURN_TYPES = ("AUDIO_ENCODER",)
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {"optional": {"seed": ("INT", {"default": 25, "min": 0, "max": 2**31})}}
+
+    def load(self, seed: int = 25) -> tuple[Any]:
+        import torch
+        from comfy.audio_encoders.audio_encoders import AudioEncoderModel
+
+        encoder = AudioEncoderModel({"model_type": "whisper3", "n_audio_layer": 1})
+        _fill(encoder.model, seed)
+        encoder.model.encoder.layers.extend(torch.nn.Identity() for _ in range(31))
+        return (encoder,)
+
+
 NODE_CLASS_MAPPINGS = {
+    "TinyWanAudioEncoderLoader": TinyWanAudioEncoderLoader,
     "TinyWanCLIPLoader": TinyWanCLIPLoader,
     "TinyWanCLIPVisionLoader": TinyWanCLIPVisionLoader,
     "TinyWan22VAELoader": TinyWan22VAELoader,
 }
 NODE_DISPLAY_NAME_MAPPINGS = {
+    "TinyWanAudioEncoderLoader": "Tiny Wan Audio Encoder (tests)",
     "TinyWanCLIPLoader": "Tiny Wan CLIP (tests)",
     "TinyWanCLIPVisionLoader": "Tiny Wan CLIP Vision (tests)",
     "TinyWan22VAELoader": "Tiny Wan 2.2 VAE (tests)",

@@ -44,8 +44,10 @@ SHAPES = {
     "fun_camera_2_2": shape(in_channels=36, camera_channels=24),
     "bernini": shape(),
     "animate": shape(in_channels=36, image_dim=1280, num_layers=5, pose_channels=16, face_layers=(0,)),
+    "humo": shape(in_channels=36, whisper_channels=4, audio_width=24),
+    "humo_1_7b": shape(whisper_channels=4, audio_width=24),
 }
-ONLY_COMFYUI = {"fun_control_reference", "fun_camera_2_1", "fun_camera_2_2", "bernini", "animate"}
+ONLY_COMFYUI = {"fun_control_reference", "fun_camera_2_1", "fun_camera_2_2", "bernini", "animate", "humo", "humo_1_7b"}
 SINCE_0_33 = {"bernini": "context_latents"}
 """cases that older versions of ComfyUI lack, and a word of the file of its model that shows them"""
 PER_FRAME = {"ti2v_5b", "fun_inp_5b"}
@@ -77,6 +79,8 @@ def inputs_of(name: str, shape: WanShape, generator: torch.Generator) -> dict[st
     if shape.pose_channels:
         found["pose"] = noise(shape.pose_channels, frames - 1, height, width)
         found["face"] = noise(3, 4 * (frames - 1) - 3, 512, 512)
+    if shape.whisper_channels:
+        found |= {"references": noise(16, 1, height, width), "whisper": noise(frames, 8, 5, shape.whisper_channels)}
     if name == "bernini":  # a source video, a shorter reference video of another size, a picture
         found |= {f"context{n}": noise(16, *size) for n, size in enumerate((VIDEO, (2, 6, 4), (1, 4, 10)), 1)}
     return found

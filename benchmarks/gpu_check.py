@@ -85,7 +85,9 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", default=",".join(PARTS), help=f"comma list of {', '.join(PARTS)}; default: all")
     parser.add_argument("--named", action="append", default=[], help="only measurements of this name; can be repeated")
-    parser.add_argument("--minutes", type=float, default=20.0, help="nothing is begun that would not end by then")
+    parser.add_argument(
+        "--minutes", type=float, default=20.0, help="time limit; a row that would take longer is not started"
+    )
     parser.add_argument("--first", type=int, default=0, help="of each part only so many measurements; 0: all")
     parser.add_argument("--tiny", action="store_true", help="tiny shapes, to see whether everything runs")
     parser.add_argument("--work", type=Path, help="folder for runs, which do not stay; default: the system's")

@@ -4,7 +4,7 @@
     python benchmarks/one_card_split.py --tiny --out D # on a CPU, over gloo: does it run at all
 
 No network, no files: weights are random and drawn where they lie. Each part is a process of its own. Exit code 1 where
-one fails or a figure is not what it must be.
+one fails or a figure is wrong.
 """
 
 from __future__ import annotations

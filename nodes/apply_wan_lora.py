@@ -121,7 +121,7 @@ def _one_step(run: RunHandle, written: str) -> int:
 
 
 def _too_many(saved_step: str, steps: int) -> ConfigError:
-    return ConfigError(f'saved_step "{saved_step[:100]}" names {steps} saved steps. Give one, or latest or best.')
+    return ConfigError(f'saved_step "{saved_step[:100]}" names {steps} saved steps. Use one step, latest or best.')
 
 
 def with_lora(model: Any, run: RunHandle, step: int, strength: float, *, expert: str = "") -> Any:
@@ -132,8 +132,8 @@ def with_lora(model: Any, run: RunHandle, step: int, strength: float, *, expert:
     saved = saved_step(run.directory, step)
     if expert and "" in saved.loras:
         raise ConfigError(
-            f"Run {run.directory.name} trained one model, so it has no LoRA for model_low_noise. Disconnect it, and "
-            "put an Apply Wan LoRA of its own behind the other run."
+            f"Run {run.directory.name} trained one model, so it has no LoRA for model_low_noise. Disconnect "
+            "model_low_noise; for the LoRA of another run, add a second Apply Wan LoRA."
         )
     file = saved.loras.get(expert) if expert else saved.lora_file
     if file is None:
@@ -143,8 +143,8 @@ def with_lora(model: Any, run: RunHandle, step: int, strength: float, *, expert:
     lost = sorted(name for name, part in parts.items() if name not in modules or not _fits(part, modules[name]))
     if lost or not parts:
         raise ExportError(
-            f"{len(lost)} of {len(parts)} LoRA modules of {run.directory.name} have no place in this model, for "
-            f"example {lost[0] if lost else 'none found'}. Connect the model the LoRA was trained on, from Load "
+            f"{len(lost)} of {len(parts)} LoRA modules of {run.directory.name} do not fit this model, for example "
+            f"{lost[0] if lost else 'none found'}. Connect the model the LoRA was trained on, from Load "
             "Diffusion Model."
         )
     return with_acting(model, parts, run.directory.name) if strength else model.clone()

@@ -46,8 +46,8 @@ class Fp8Quantize(io.ComfyNode):
         check_quantize(quantize, model.variant.shape)
         if model.quantization != "none" and model.plan.base_precision == "as in file":
             note = (
-                f"The model is stored quantized already ({model.quantization}); Fp8 / Int8 Quantize leaves it so. "
-                "To quantize it again, set base_precision of Load Wan Model to bf16."
+                f"The model is stored quantized already ({model.quantization}), and Fp8 / Int8 Quantize does not "
+                "change it. To quantize it again, set base_precision of Load Wan Model to bf16."
             )
             _log.warning("%s", note)
             return io.NodeOutput(model, ui={"text": [note]})

@@ -41,12 +41,12 @@ _MEANING = {
     "fast": "residual stream and head like the linear layers, the rest in fp32 (fastest, least exact)",
 }
 FLOAT32 = (
-    "The file is fp32 and is computed in bf16: on a GPU fp32 takes twice the memory and has no fast attention. Set "
-    "base_precision to fp32 to have it so."
+    "The file is fp32 and is computed in bf16: on a GPU fp32 takes twice the memory and has no fast attention. To "
+    "compute in fp32, set base_precision to fp32."
 )
 _UNPACKED = {
     True: "Fp8 / Int8 Quantize halves that; a GGUF of Q8_0, Q6_K, Q5_K or Q4_K stays as small as it is.",
-    False: "Set base_precision to as in file to keep it packed.",
+    False: "Set base_precision to as in file to keep it quantized.",
 }
 """end of the refusal; key: whether base_precision is "as in file\""""
 assert set(POLICIES) == set(_MEANING) == set(PRESETS)
@@ -209,7 +209,7 @@ def _size_once_loaded(file: WanFile, plan: ModelPlan) -> str:
         return f"weights take {loaded / 2**30:.3g} GiB once loaded"
     stored = file.header.path.stat().st_size
     return (
-        f"{unpacked} is unpacked: weights take {loaded / 2**30:.3g} GiB once loaded, the file has "
+        f"{unpacked} is dequantized: weights take {loaded / 2**30:.3g} GiB once loaded, the file has "
         f"{stored / 2**30:.3g} GiB. {_UNPACKED[plan.base_precision == 'as in file']}"
     )
 
@@ -253,11 +253,11 @@ def describe(file: WanFile, plan: ModelPlan) -> list[str]:
             "Train Settings to 3, or add a training adapter by Add Frozen LoRA with preview_strength 0."
         )
     if variant.candidates:
-        lines.append(f"Its shapes would also fit {', '.join(variant.candidates)}; set variant if auto chose wrong.")
+        lines.append(f"Its shapes also match {', '.join(variant.candidates)}; set variant if auto chose the wrong one.")
     if variant.family.context:
         lines.append(
-            "Bernini-R has the same files: on clips with context (clip_source.mp4, clip_ref1.png, or "
-            "BerniniConditioning) it is trained as that."
+            "Bernini-R has the same shapes: on clips with context (clip_source.mp4, clip_ref1.png, or "
+            "BerniniConditioning) the model is trained as Bernini-R."
         )
     return lines
 

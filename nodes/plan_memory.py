@@ -68,7 +68,7 @@ class PlanMemory(io.ComfyNode):
         largest = max(plans, key=lambda one: max((m.peak for m in one.estimate.devices.values()), default=0))
         report = plan_sentences(largest)
         if held := in_words(held_models()):
-            report += f"\nComfyUI holds {held} of RAM; before a training it lets go of what no node waits for."
+            report += f"\nComfyUI holds {held} of RAM; a training first releases the models that no later node needs."
         if len(plans) > 1:
             offloaded = max(weights_once_loaded(one.job.model, one.job.file) for one in plans) / 2**30
             report += (

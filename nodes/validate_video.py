@@ -99,7 +99,11 @@ class ValidateVideo(io.ComfyNode):
                 ),
             ],
             outputs=[
-                io.Video.Output(display_name="videos", is_output_list=True, tooltip="One clip per prompt and variant."),
+                io.Video.Output(
+                    display_name="videos",
+                    is_output_list=True,
+                    tooltip="All clips: one for each prompt, seed, saved step and strength.",
+                ),
                 io.Image.Output(
                     display_name="grid",
                     tooltip="Middle frames with labels: a row per prompt and seed, a column per step and strength.",
@@ -196,7 +200,10 @@ def _check_without_run(loras: tuple[FrozenLora, ...], listed: str, partner: Mode
     if not loras:
         raise ConfigError("Without a run there is no LoRA to render. Connect Wan LoRA File to loras.")
     if listed.strip().lower() not in ("", "latest", "none"):
-        raise ConfigError(f'saved_steps is "{listed[:100]}", and a model has none. Set it to none, or connect a run.')
+        raise ConfigError(
+            f'saved_steps is "{listed[:100]}", but without a run there are no saved steps. Set it to '
+            "none, or connect a run."
+        )
     if partner is not None:
         raise ConfigError("partner belongs to a run. Choose the other expert as low_noise_model in Load Wan Model.")
 
@@ -211,7 +218,9 @@ def _steps(run: RunHandle, listed: str, loras: tuple[FrozenLora, ...]) -> tuple[
     if not _is_none(listed):
         return chosen_steps(run.directory, listed)
     if not loras:
-        raise ConfigError("saved_steps is none and nothing is at loras. Name a saved step, or connect a Wan LoRA File.")
+        raise ConfigError(
+            "saved_steps is none and loras is not connected. Choose a saved step, or connect a Wan LoRA File."
+        )
     return ()
 
 

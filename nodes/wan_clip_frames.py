@@ -40,14 +40,16 @@ class WanClipFrames(io.ComfyNode):
                 combo(
                     "clips",
                     _CLIPS,
-                    "Which clips. Choose all to replace captions; Wan Save Captions then needs their number.",
+                    "Clips to output: all, or those without a caption. Choose all to replace captions; then set "
+                    "replace_captions of Wan Save Captions too.",
                 ),
                 whole(
                     "clips_this_queue",
                     _CLIPS_THIS_QUEUE,
                     0,
                     100000,
-                    "Most clips of one Run; their captions are saved when all of them are written. 0 = all clips. "
+                    "Largest number of clips per Run; their captions are saved together, after the last of them. 0 "
+                    "= all clips. "
                     "Lower it to lose less when you cancel.",
                 ),
                 whole(
@@ -61,7 +63,8 @@ class WanClipFrames(io.ComfyNode):
                 combo(
                     "frames_as",
                     _FRAMES_AS,
-                    "batch: the frames of a clip are one IMAGE batch. strip: they stand side by side in one picture. "
+                    "batch: the frames of a clip are one IMAGE batch. strip: the frames are side by side in one "
+                    "picture. "
                     "Choose strip for a captioner that reads single pictures.",
                 ),
                 *advanced(

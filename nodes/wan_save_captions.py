@@ -35,13 +35,13 @@ class WanSaveCaptions(io.ComfyNode):
             display_name="Wan Save Captions",
             category=CATEGORY,
             **searched_as("captioner", "auto caption", "write txt", "tagging"),
-            description="Saves captions in text files next to the clips, and gives the dataset with them. Existing "
-            "captions stay. Where no caption is missing, the captioner is not even loaded.",
+            description="Saves captions in text files next to the clips, and outputs the dataset with them. "
+            "Existing captions are kept. If no caption is missing, the captioner is not loaded.",
             is_input_list=True,
             is_output_node=True,
             hidden=[io.Hidden.unique_id, io.Hidden.prompt],
             inputs=[
-                WanDataset.Input("dataset", tooltip="The dataset that Wan Clip Frames reads too."),
+                WanDataset.Input("dataset", tooltip="The same dataset as for Wan Clip Frames."),
                 *(
                     io.String.Input(name, lazy=True, force_input=True, optional=True, default="", tooltip=tooltip)
                     for name, tooltip in _LISTS.items()
@@ -51,7 +51,11 @@ class WanSaveCaptions(io.ComfyNode):
                     "",
                     "Word in front of each new caption that lacks it. Leave it empty if Wan Video Dataset has it.",
                 ),
-                text("prefix", "", "Text in front of each new caption, such as a style. Set it for a look of its own."),
+                text(
+                    "prefix",
+                    "",
+                    "Text in front of each new caption, such as a style. Set it to name a style in all captions.",
+                ),
                 flag(
                     "clean_up",
                     True,
@@ -63,13 +67,15 @@ class WanSaveCaptions(io.ComfyNode):
                     0,
                     0,
                     1000000,
-                    "Number of existing captions to replace. 0 = none: only missing ones are written. Any other number "
-                    "than theirs is refused, and the message says theirs.",
+                    "Number of existing captions to replace, so that none is lost by mistake. 0 = none: only "
+                    "missing ones are written. Set it to the number in the error message.",
                 ),
             ],
             outputs=[
-                WanDataset.Output(display_name="dataset", tooltip="With the new captions, for Cache Latents."),
-                io.String.Output(display_name="report", tooltip="Report of what was written, and its length."),
+                WanDataset.Output(
+                    display_name="dataset", tooltip="The dataset with the new captions, for Cache Latents + Captions."
+                ),
+                io.String.Output(display_name="report", tooltip="Report of the written captions and their lengths."),
             ],
         )
 

@@ -24,10 +24,12 @@ _OF_LORA = names_on_nodes(LoraConfig)
 _MOST = 100
 _LED_BY = {
     "steps": {
-        "max_train_epochs": "says how long each run is, whatever its steps",
-        "max_train_hours": "ends each run where its steps are not done before, so runs can be the same",
+        "max_train_epochs": "sets the length of each run in place of steps",
+        "max_train_hours": "can end each run before its steps are done, so that runs would be the same",
     },
-    "gradient_accumulation_steps": {"global_batch_size": "says how many clips a step has, whatever is accumulated"},
+    "gradient_accumulation_steps": {
+        "global_batch_size": "sets the clips of a step in place of gradient_accumulation_steps"
+    },
 }
 """setting -> the settings that override it if they are not 0"""
 
@@ -80,7 +82,7 @@ class WanSweepSettings(io.ComfyNode):
         one_of("setting", setting, _SWEPT)
         base = settings or SettingsHandle((), LoraConfig())
         if setting in dict(base.swept):
-            raise ConfigError(f"{setting} is swept twice. Choose another setting in one of the two.")
+            raise ConfigError(f"{setting} is swept by two nodes. Choose another setting in one of them.")
         _refuse_without_effect(setting, dict(base.train))
         return io.NodeOutput([_with(base, setting, value) for value in _values(setting, values)])
 
@@ -99,7 +101,7 @@ def _values(setting: str, written: str) -> list[object]:
     """Returns the values in order, each once. Raises ConfigError for an invalid one, or too many."""
     words = [word.strip() for line in written.splitlines() for word in line.split(",") if word.strip()]
     if not 1 <= len(words) <= _MOST:
-        raise ConfigError(f"values names {len(words)} values of {setting}. Write 1 to {_MOST}, such as 5e-5, 1e-4.")
+        raise ConfigError(f"values has {len(words)} values of {setting}. Write 1 to {_MOST}, such as 5e-5, 1e-4.")
     return list(dict.fromkeys(_value(setting, word) for word in words))
 
 
@@ -111,9 +113,7 @@ def _value(setting: str, word: str) -> object:
     try:
         number = float(word)
     except ValueError as error:
-        raise ConfigError(
-            f'values: "{word[:40]}" is no number for {setting}. Write such as 5e-5, 1e-4, 2e-4.'
-        ) from error
+        raise ConfigError(f'values: "{word[:40]}" is not a number for {setting}. Example: 5e-5, 1e-4, 2e-4') from error
     whole = isinstance(known.default, int) and number.is_integer()
     exact = word.isdecimal() and len(word) < 30  # a float would round a seed above 53 bits
     value = number if not whole else int(word) if exact else int(number)

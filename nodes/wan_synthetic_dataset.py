@@ -28,8 +28,8 @@ class WanSyntheticDataset(io.ComfyNode):
             inputs=[
                 WanTrainModel.Input(
                     "model",
-                    tooltip="Sets the channels, of which number sizes are multiples, and the conditioning. From "
-                    "Load Wan Model.",
+                    tooltip="The model to train, from Load Wan Model. It determines the channels, the size multiple "
+                    "and the conditioning.",
                 ),
                 *(widget(SyntheticConfig, name) for name in ("count", "width", "height", "num_frames")),
                 *advanced(

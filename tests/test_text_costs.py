@@ -239,7 +239,7 @@ def test_what_a_text_costs_a_node_grows_as_it_does(
         (lambda: header_of("a" * 501), r"a\.safetensors: the name of tensor a{80} has 501 characters; in a Wan file"),
         (lambda: read_prompts("[trigger]", "a" * 1001), r"trigger_word has 1,001 characters\. Use at most 1000\."),
         (lambda: DatasetConfig(trigger_word="a" * 1001), r"trigger_word has 1,001 characters\. Use at most 1000\."),
-        (lambda: read_routes(f"0.5: {'1' * 5000}..2"), r'tread_routes has "0\.5: 1+", which is no route\.'),
+        (lambda: read_routes(f"0.5: {'1' * 5000}..2"), r'tread_routes has "0\.5: 1+", which is not a route\.'),
     ],
 )
 def test_what_is_longer_than_anybody_writes_is_refused(asked: Callable[[], object], sentence: str) -> None:

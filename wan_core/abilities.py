@@ -109,9 +109,13 @@ class Abilities:
         if self.bf16:
             return f"{self.what} computes in bf16.{without}"
         # Before 8.0 torch has memory-efficient attention (float16, float32) but no flash attention (sdp_utils.cpp).
-        kind = "fp16 with a scaled loss" if self.fp16 else "fp32, at twice the memory, as its fp16 cannot be relied on"
+        kind = (
+            "fp16 with a scaled loss"
+            if self.fp16
+            else ("fp32, which takes twice the memory, because its fp16 is unreliable")
+        )
         attention = "" if self.amd else ", with torch's memory-efficient attention, which is slower than flash"
-        return f"{self.what} has no bf16 of its own, so new runs compute in {kind}{attention}.{without}"
+        return f"{self.what} has no native bf16, so new runs compute in {kind}{attention}.{without}"
 
     def refusal(self) -> str:
         """Returns why the device cannot be used; "" if it can."""
@@ -136,7 +140,7 @@ def abilities_of(device: torch.device | str) -> Abilities:
     if not said:
         return found
     if not re.fullmatch(r"\d{1,2}\.\d", said):
-        raise ConfigError(f'{_CARD_CAPABILITY} is "{said[:40]}". Set it to a number such as 7.5, or to nothing.')
+        raise ConfigError(f'{_CARD_CAPABILITY} is "{said[:40]}". Set it to a number such as 7.5, or unset it.')
     major, _, minor = said.partition(".")
     return replace(found, capability=(int(major), int(minor)), amd="", kernels="")
 

@@ -165,7 +165,7 @@ class Config:
         for name, known in settings_of(type(self)).items():
             value = getattr(self, name)
             if isinstance(value, float) and not math.isfinite(value):  # NaN passes where there are no bounds
-                raise ConfigError(f"{name} {value} is no finite number.{_usable(known)}")
+                raise ConfigError(f"{name} {value} is not a finite number.{_usable(known)}")
             if not known.accepts(value):
                 raise self.refused(name)
 

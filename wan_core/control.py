@@ -164,7 +164,7 @@ class PipeControl:
                     raise Stopped(self._reason)
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    return {"error": f"there was no answer within {timeout_s:.0f} s"}
+                    return {"error": f"no answer within {timeout_s:.0f} s"}
                 self._changed.wait(left)
             answer = self._decoded.pop(sample_id)
             return None if answer.get("nobody") else answer

@@ -165,8 +165,8 @@ HELD_ELSEWHERE = "WAN_TRAINER_HELD"
 def host_helps(held: str, rendering: bool = False) -> list[str]:
     """Returns remedies for full host memory. `held`: memory of ComfyUI's models in words, which is freed first."""
     free = filled(
-        "free the {held} that ComfyUI itself holds: press Free model and node cache, and queue what stands behind "
-        "this node as a graph of its own",
+        "free the {held} that ComfyUI itself holds: press Free model and node cache, and queue the nodes after this "
+        "one as a separate graph",
         held=held,
     )
     return [*([free] if held else []), *(_HOST_HELPS_FOR_CLIPS if rendering else _HOST_HELPS)]

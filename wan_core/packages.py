@@ -133,7 +133,7 @@ def check_place(package: str) -> None:
         found = importlib.util.find_spec(package)
     except ValueError:  # a module in sys.modules without a spec
         raise DependencyError(
-            f"{package} was imported without a file, so it is not used. Start again without the code that made it."
+            f"{package} was imported without a file, so it is not used. Restart without the code that created it."
         ) from None
     if found is None or found.origin is None:  # a namespace package: any folder of that name
         raise ModuleNotFoundError(f"No module named {package!r}", name=package)

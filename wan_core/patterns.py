@@ -56,7 +56,8 @@ _should_stop: ContextVar[Callable[[], bool] | None] = ContextVar("_should_stop",
 
 @contextlib.contextmanager
 def waits_end_with(should_stop: Callable[[], bool]) -> Iterator[None]:
-    """Inside, `matching` raises Stopped once `should_stop` returns True. Of nested contexts, the outermost one counts."""
+    """Inside, `matching` raises Stopped once `should_stop` returns True. Of nested contexts, the outermost one
+    counts."""
     if _should_stop.get() is not None:
         yield
         return

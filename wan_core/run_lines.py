@@ -99,7 +99,7 @@ def closing_line(use: object, template: object) -> str:
         under = " under it" if "strength" in one else ""
         said.append(f"{one['lora']} on {one['model']} at strength {one.get('strength', 1.0):g}{under}")
     graph = f", in ComfyUI's template {template}" if template else ""
-    exact = ", or with Apply Wan LoRA, which is exact on packed models too" if template else ""
+    exact = ", or with Apply Wan LoRA, which is exact on quantized models too" if template else ""
     prompt = f". Write {words} into the prompt" if words else ""
     return f"Load with LoraLoaderModelOnly{graph}{exact}: {', '.join(said)}{prompt}" if said else ""
 

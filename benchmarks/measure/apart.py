@@ -63,7 +63,7 @@ def _tried(work: Callable[[], Figures]) -> tuple[str, str, Figures]:
         return ERROR, f"{type(error).__name__} at {place}: {error}"[:2000], {}
     finally:
         gc.collect()
-    return (DONE, "", figures) if figures.get("ok", True) else (ERROR, "a figure is not what it must be", figures)
+    return (DONE, "", figures) if figures.get("ok", True) else (ERROR, "a figure is wrong", figures)
 
 
 def run_apart(method: str, work: Callable[[], Figures], limit_s: float) -> Outcome:

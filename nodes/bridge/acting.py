@@ -46,8 +46,8 @@ def _run(parts: Mapping[str, Acting], name: str, executor: Any, *args: Any, **kw
         result = executor(*args, **kwargs)
     if not any(part.ran for part in parts.values()):
         raise ExportError(
-            f"The LoRA of {name} did not act: another node runs this model without calling its layers. Put Apply Wan "
-            "LoRA behind that node, or use core Load LoRA."
+            f"The LoRA of {name} had no effect: another node runs this model without calling its layers. Connect "
+            "Apply Wan LoRA after that node, or use core Load LoRA."
         )
     return result
 

@@ -194,12 +194,12 @@ def _checked(widget: io.Input, value: Any) -> Any:
         value = float(value)
     if kind is None or type(value) is not kind:
         raise ConfigError(
-            f"{widget.id} is {value!r:.80}; it must be of another kind. Send the value that its widget shows."
+            f"{widget.id} is {value!r:.80}, which has the wrong type. Send the value that its widget shows."
         )
     if isinstance(widget, io.Int.Input | io.Float.Input):
         low, high = widget.min, widget.max
         if (low is not None and value < low) or (high is not None and value > high):
-            raise ConfigError(f"{widget.id} is {value}; it goes from {low} to {high}.")
+            raise ConfigError(f"{widget.id} is {value}. Use {low} to {high}.")
     return value
 
 
@@ -228,7 +228,7 @@ def _sizes(listed: Any, least: int = 1) -> list[tuple[int, int, int]]:
         if not sound or not all(least <= side <= _LARGEST for side in size):
             raise ConfigError(f"sizes has {size!r:.80}; each must be [width, height, frames].")
     if not sizes:
-        raise ConfigError("No dataset says how large its clips are. Send sizes as a list of [width, height, frames].")
+        raise ConfigError("No dataset states the size of its clips. Send sizes as a list of [width, height, frames].")
     return [(size[0], size[1], size[2]) for size in sizes]
 
 

@@ -45,8 +45,8 @@ def read_clips(latents: Sequence[Any], conditioning: Sequence[Any], variant: Wan
         texts = [(cond, 0) for cond in conditioning]
     if not raw or len(texts) != len(raw):
         raise DatasetError(
-            f"There are {len(raw)} latents and {len(conditioning)} texts. Give one CONDITIONING for each latent, in "
-            "the same order."
+            f"There are {len(raw)} latents and {len(conditioning)} texts. Connect one CONDITIONING for each latent, "
+            "in the same order."
         )
     kind = kind_given(conditioning, variant)
     return (
@@ -60,7 +60,7 @@ def text_features(conditioning: Any, name: str) -> Tensor:
     tensor, values = _entry(conditioning, name)
     if values.get("pooled_output") is not None:
         raise DatasetError(
-            f"The text of {name} comes from another encoder than umT5 (it has a pooled output). Set type of "
+            f"The text of {name} was not encoded by umT5 (it has a pooled output). Set type of "
             "Load CLIP to "
             "wan and load umt5_xxl."
         )
@@ -111,7 +111,7 @@ def _clip(
 def _entry(conditioning: Any, name: str) -> tuple[Tensor, dict[str, Any]]:
     if len(conditioning) != 1:
         raise DatasetError(
-            f"The CONDITIONING of {name} holds {len(conditioning)} prompts. Give each clip one, without "
+            f"The CONDITIONING of {name} holds {len(conditioning)} prompts. Use one prompt for each clip, without "
             "ConditioningCombine."
         )
     tensor, values = conditioning[0]
@@ -129,7 +129,8 @@ def _channels(values: dict[str, Any], place: int, _raw: Tensor, name: str, varia
         )
     if values.get("concat_mask_index"):
         raise DatasetError(
-            f"The CONDITIONING of {name} has its mask among the images. Make it with a node that gives the mask apart."
+            f"The CONDITIONING of {name} has its mask among the image latents. Use a node that outputs the mask "
+            "separately."
         )
     image = _normalised(_one(image, place), variant)
     if image.shape[0] == wanted:
@@ -168,7 +169,7 @@ def _vace(values: dict[str, Any], place: int, _raw: Tensor, name: str, variant: 
     frames, masks = values.get("vace_frames") or [], values.get("vace_mask") or []
     if len(frames) != 1 or len(masks) != 1:
         raise DatasetError(
-            f"The CONDITIONING of {name} holds {len(frames)} VACE inputs; one is trained on. Send it through "
+            f"The CONDITIONING of {name} holds {len(frames)} VACE inputs; only one is supported. Send it through "
             "WanVaceToVideo once."
         )
     return ordinary(torch.cat([_normalised(_one(frames[0], place), variant), _one(masks[0], place).float().cpu()]))
@@ -193,7 +194,7 @@ def _check_streams(streams: Sequence[Tensor], name: str, variant: WanVariant, ki
         )
     if kind.in_context and not streams:
         raise DatasetError(
-            f"The CONDITIONING of {name} has no context streams, and others have. Send every clip through "
+            f"The CONDITIONING of {name} has no context streams, but other clips have some. Send every clip through "
             "BerniniConditioning with a source or a reference, or none."
         )
     if len(streams) > len(STREAMS):

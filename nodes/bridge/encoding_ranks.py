@@ -119,7 +119,9 @@ class FurtherCards:
             if answer.is_file():
                 found.append(ShareDone.from_dict(read_json(answer)))
             if process.returncode or not answer.is_file():
-                _log.warning("The process that encodes on card %s failed; its clips follow here.", self._cards[number])
+                _log.warning(
+                    "The process that encodes on card %s failed; this process encodes its clips.", self._cards[number]
+                )
         return found
 
 

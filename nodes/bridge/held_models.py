@@ -58,7 +58,7 @@ def held_models() -> list[HeldModel]:
         pinned = [HeldModel(type(one.model).__name__, _pinned_bytes(one)) for one in _loaded()]
         return sorted((one for one in found + pinned if one.bytes), key=lambda one: -one.bytes)
     except Exception as error:  # other internals of ComfyUI must never end a run
-        _log.warning("what ComfyUI holds in RAM is not known: %s", first_line(error))
+        _log.warning("the models that ComfyUI holds in RAM could not be found: %s", first_line(error))
         return []
 
 
@@ -72,7 +72,7 @@ def idle_bytes() -> int:
             count.of(module)  # storages shared with other models stay allocated
         return max(sum(map(count.of, caches.idle_modules)) - coming, 0)
     except Exception as error:
-        _log.warning("what ComfyUI holds in RAM is not known: %s", first_line(error))
+        _log.warning("the models that ComfyUI holds in RAM could not be found: %s", first_line(error))
         return 0
 
 
@@ -96,9 +96,9 @@ def release_idle_models() -> None:
         gc.collect()
         _give_back()
         if freed := in_words(model for module, model in going if module() is None):
-            _log.info("ComfyUI's RAM was freed of %s", freed)
+            _log.info("released from ComfyUI's RAM: %s", freed)
     except Exception as error:
-        _log.warning("models of ComfyUI stay in RAM: %s", first_line(error))
+        _log.warning("models of ComfyUI could not be released from RAM: %s", first_line(error))
 
 
 def in_words(models: Iterable[HeldModel]) -> str:

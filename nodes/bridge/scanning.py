@@ -88,7 +88,9 @@ def dataset_input(name: str) -> io.Input:
     """Returns a shared input of the dataset nodes: model, force_rate, append_to or settings."""
     if name == "model":
         return WanTrainModel.Input(
-            name, tooltip="Sets the frame rate, and of which number sizes are multiples. From Load Wan Model."
+            name,
+            tooltip="The model to train, from Load Wan Model. It determines the frame rate and the size "
+            "multiple of clips.",
         )
     if name == "force_rate":
         return number(
@@ -154,7 +156,8 @@ def scanned_output(
 
 @contextlib.contextmanager
 def _saved_at_last(known: KnownFiles) -> Iterator[None]:
-    """Saves the memo of media files at the end, even of a stopped scan, so that the next scan reads only other files."""
+    """Saves the memo of media files at the end, even of a stopped scan, so that the next scan reads only other
+    files."""
     try:
         yield
     finally:

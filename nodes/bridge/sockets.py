@@ -48,7 +48,7 @@ class ComfyVae:
             )
         if problem := _unlike_wans(vae, space):
             raise ConfigError(
-                f"The VAE {problem}, so its latents are not those the model knows. Choose "
+                f"The VAE {problem}, so its latents do not match the model. Choose "
                 f"{_VAE_FILES[space.name]} in Load VAE."
             )
         self._vae = vae
@@ -141,9 +141,9 @@ def _unlike_wans(vae: Any, space: LatentSpace) -> str:
         part = getattr(part, holder, part)
     kind, width = _VAE_CLASSES[space.name]
     if isinstance(part, TAEHV):
-        return "is a tiny autoencoder for quick looks (TAEHV)"
+        return "is a tiny autoencoder for quick previews (TAEHV)"
     if not isinstance(part, kind):
-        return f"is of another model ({type(vae if part is None else part).__name__})"
+        return f"is the VAE of another model ({type(vae if part is None else part).__name__})"
     if part.dim in (width // 4, width // 2, width * 3 // 4):
         return f"is pruned: {part.dim} of Wan's {width} channels are left"
     colours = getattr(vae, "output_channels", 3)
@@ -176,8 +176,8 @@ def encoder_identity(dynprompt: Any, node_id: str, socket: str, loaded: Any, cac
     if found is not None:
         if loaded is not None and _loaded_as.setdefault(loaded, found) != found:
             raise ConfigError(
-                f"The file of {socket} was replaced after ComfyUI had loaded it, so the one before would "
-                "encode. Free ComfyUI's node cache or start it again, then press Run."
+                f"The file of {socket} was replaced after ComfyUI had loaded it, so the old file would be used. "
+                "Free ComfyUI's node cache or restart ComfyUI, then press Run."
             )
         return found
     # Without a core loader, the weights are hashed, once for each object.

@@ -58,7 +58,9 @@ class RequestedTraining:
         except WanTrainerError:
             raise
         except Exception:
-            _log.exception("how large previews may be could not be predicted: they are as the first clip")
+            _log.exception(
+                "the largest size of previews could not be predicted: previews have the size of the first clip"
+            )
             return config
 
     def _sized(self, config: SampleConfig, clips: CacheSet) -> SampleConfig:

@@ -194,7 +194,7 @@ class Worker:
         how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
         with contextlib.suppress(OSError, FileError), open_append(self._log) as log:
             when = datetime.now().isoformat(" ", "milliseconds").replace(".", ",")
-            log.write(f"{when} INFO wan_trainer: the training process {how}, without a word\n".encode())
+            log.write(f"{when} INFO wan_trainer: the training process {how} without a final message\n".encode())
 
     def terminate(self) -> None:
         """Send SIGTERM to the process and its children; on Windows kill them."""

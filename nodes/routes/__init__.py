@@ -77,7 +77,7 @@ def _known_hosts() -> list[str]:
     try:
         listed = read_json(file) if file.exists() else []
     except (WanTrainerError, OSError) as error:
-        _warn(f"The names in user/wan_trainer/hosts.json do not count: {error}")
+        _warn(f"The names in user/wan_trainer/hosts.json are ignored: {error}")
         listed = []
     named = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
     return [*named, own, f"{own}.local"]

@@ -17,7 +17,7 @@ from ..runs.scrub import scrubbed
 from .guard import BODY_LIMIT, Refused, check_change, check_host, read_body
 
 _log = logger(__name__)
-_BUG = "This cannot be answered, which is a bug"
+_BUG = "This request failed because of a bug"
 
 T = TypeVar("T")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -94,7 +94,7 @@ def answering(handler: Handler) -> Handler:
             return as_json({"error": scrubbed(await in_thread(disk_sentence, error))}, 409)
         except Exception as error:  # a bug of this pack; the page says so
             _log.exception("%s %s was not answered", request.method, request.path)
-            return as_json({"error": f"{_BUG} ({type(error).__name__}). The server's log says more."}, 500)
+            return as_json({"error": f"{_BUG} ({type(error).__name__}). See the server's log."}, 500)
 
     return answer
 

@@ -58,7 +58,7 @@ def read_body(body: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         data = None
     if not isinstance(data, dict):
-        raise Refused(400, "The body must be a JSON object, {} when there is nothing to say.")
+        raise Refused(400, "The body must be a JSON object, {} if it has no values.")
     return data
 
 

@@ -69,9 +69,9 @@ def delete_run(directory: Path) -> dict[str, object]:
     if held:
         names = ", ".join("/".join(parts) for parts in held[:_SHOWN]) + (" and others" if held[_SHOWN:] else "")
         raise FileError(
-            f"Run {directory.name} is deleted but for {names}: another program, such as a viewer, a virus scanner or "
-            "one that syncs folders, holds that open, or the folder cannot be written. Close it there, then delete "
-            "the run again; till then it stays in the list."
+            f"Run {directory.name} is deleted, except {names}: another program, such as a viewer, a virus scanner or "
+            "one that syncs folders, has that open, or the folder is not writable. Close it there, then delete the "
+            "run again; until then the run is listed."
         )
     remove_empty(directory, runs)
     try:

@@ -75,7 +75,7 @@ def publish(directory: Path, saved: SavedStep) -> Published:
             step=saved.folder.name,
         ) from error
     note = (
-        f"{', '.join(behind)} in {target.name} could not be replaced and is still an older LoRA. That of step "
+        f"{', '.join(behind)} in {target.name} could not be replaced and is still an older LoRA. The LoRA of step "
         f"{saved.step} is {', '.join(names.values())}; press Run again when nothing uses the old file."
     )
     return Published(names, note if behind else "")

@@ -188,7 +188,9 @@ class QueuedTraining:
         except OSError as error:
             if not is_held(error, file):
                 raise
-            _log.warning("workflow.json is held open by another program and stays that of the queue before.")
+            _log.warning(
+                "workflow.json is open in another program, so it still has the workflow of the previous queue."
+            )
 
     def _is_linked(self, output: int) -> bool:
         """Returns whether a node of the queue takes this output."""

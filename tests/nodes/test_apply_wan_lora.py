@@ -153,9 +153,7 @@ def test_a_lora_of_another_size_is_refused_when_it_is_applied(core: Core, packed
         "diffusion_model.blocks.0.ffn.0.lora_B.weight": torch.ones(SHAPE.ffn_dim, 4),
         "diffusion_model.blocks.9.ffn.0.diff_b": torch.ones(SHAPE.ffn_dim),
     }
-    with pytest.raises(
-        Exception, match=r"2 of 2 LoRA modules of .* have no place in this model, for example blocks\.0"
-    ):
+    with pytest.raises(Exception, match=r"2 of 2 LoRA modules of .* do not fit this model, for example blocks\.0"):
         core.with_lora(model, tensors, tmp_path)
 
 
@@ -164,7 +162,7 @@ def test_a_model_whose_layers_are_never_called_is_refused(core: Core, packed: An
     _, tensors = trained(held, KINDS["LoRA"], GIVEN)
     applied = core.with_lora(model, tensors, tmp_path)
     applied.add_wrapper("diffusion_model", lambda _executor, x, *_, **__: torch.zeros_like(x))
-    with pytest.raises(Exception, match=r"The LoRA of .* did not act: another node runs this model"):
+    with pytest.raises(Exception, match=r"The LoRA of .* had no effect: another node runs this model"):
         core.sampled(applied)
 
 

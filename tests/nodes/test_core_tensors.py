@@ -252,7 +252,7 @@ def test_context_streams_are_what_the_sampler_puts_behind_the_video(core: Any, m
             expected = theirs.process_latent_in(stream)[min(place, len(stream) - 1)]
             torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-6)
     refused: list[tuple[str, list[Any], str]] = [
-        ("wan_tiny_t2v", [given[0], conditioning()], "latent 2 has no context streams, and others have"),
+        ("wan_tiny_t2v", [given[0], conditioning()], "latent 2 has no context streams, but other clips have"),
         ("wan_tiny_t2v", [conditioning(context_latents=[drawn(1, 48, 1, 4, 6)])], r"reads \(batch, 16, frames"),
         ("wan_tiny_t2v", [conditioning(context_latents=streams * 6)], "12 context streams. Give at most 10"),
         ("wan_tiny_i2v", [conditioning(concat_latent_image=drawn(1, 16, 1, 4, 6), context_latents=streams)],
@@ -330,7 +330,7 @@ REFUSED: list[tuple[str, dict[str, Any], Any, str]] = [
         "wan_tiny_t2v",
         {"samples": drawn(1, 16, 1, 4, 6)},
         [[drawn(1, 77, 4096), {"pooled_output": drawn(1, 768)}]],
-        "another encoder than umT5",
+        "was not encoded by umT5",
     ),
     ("wan_tiny_t2v", {"samples": drawn(1, 16, 1, 4, 6)}, [[drawn(2, 3, 4096), {}]], "one prompt is"),
     ("wan_tiny_t2v", {"samples": drawn(1, 16, 1, 4, 6)}, [[drawn(1, 3, 768), {}]], "umT5 gives 4096"),

@@ -65,7 +65,7 @@ def test_clips_of_a_strangers_run_are_rendered_through_no_link(
     place.symlink_to(outside)
     before = sorted(outside.rglob("*"))
     for make in (lambda: made.render(None, None, None), made.sheet, lambda: made.movie("mp4", lambda: False)):
-        with pytest.raises(Exception, match=r"is a link or no folder\. Move it away"):
+        with pytest.raises(Exception, match=r"is a link or a file\. Move it away"):
             make()
     assert sorted(outside.rglob("*")) == before
 

@@ -72,7 +72,7 @@ def test_a_further_process_encodes_its_share_for_the_node(own_comfy: Callable[..
     entry = server.run(encoding_graph(graph))
     assert "latents: 12 encoded, 0 reused" in str(entry["outputs"])
     log = server.log_file.read_text()
-    assert "failed; its clips follow here" not in log
+    assert "failed; this process encodes its clips" not in log
     assert log.count("got prompt") == 2
 
 

@@ -54,10 +54,10 @@ def test_what_is_held_while_a_run_is_deleted_stays_listed_and_goes_with_the_next
     for _ in range(2):
         status, data = deleted(routes)
         assert status == 409
-        assert data["error"].startswith("Run cat is deleted but for ")
+        assert data["error"].startswith("Run cat is deleted, except ")
         assert data["error"].endswith(
-            ": another program, such as a viewer, a virus scanner or one that syncs folders, holds that open, or the "
-            "folder cannot be written. Close it there, then delete the run again; till then it stays in the list."
+            ": another program, such as a viewer, a virus scanner or one that syncs folders, has that open, or the "
+            "folder is not writable. Close it there, then delete the run again; until then the run is listed."
         )
         assert ("and others" in data["error"]) == (len(names) > 3)
         assert listed(routes) == ["cat", "dog"]
@@ -105,9 +105,7 @@ def test_a_choice_that_cannot_be_kept_replaces_no_lora(
     held.add("chosen.json")
     answer = routes.post("/runs/cat/use", {"step": step})
     assert answer.status == 409
-    assert answer.data["error"].startswith(
-        "chosen.json in folder output/wan_trainer/cat is held open by another program"
-    )
+    assert answer.data["error"].startswith("chosen.json in folder output/wan_trainer/cat is open in another program")
     assert {file.name: file.read_bytes() for file in routes.loras.iterdir()} == before
 
 

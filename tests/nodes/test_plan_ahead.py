@@ -243,7 +243,7 @@ def test_a_question_that_no_page_of_ours_asks_is_refused_in_a_sentence(
     bad = {
         "must come from": {"chain": [["TrainLoRA", {}]]},
         "through": {"chain": [["LoadWanModel", {}], ["SaveImage", {}]]},
-        "rank is '16'; it must be of another kind": {"train": {"rank": "16"}},
+        "rank is '16', which has the wrong type": {"train": {"rank": "16"}},
         "rank is 100000": {"train": {"rank": 100000}},
         "must be a JSON object": {"train": None},
         "each must be [width, height, frames]": {"sizes": [[1e9, 1, 1]]},

@@ -74,7 +74,7 @@ def test_a_lora_in_use_stays_and_the_step_has_its_own_name_until_it_can_be_repla
     found = places.published(8)
     assert found.names == {"": in_folder("cat_000008.safetensors")[0]}
     assert found.note == (
-        "cat in wan_trainer could not be replaced and is still an older LoRA. That of step 8 is "
+        "cat in wan_trainer could not be replaced and is still an older LoRA. The LoRA of step 8 is "
         f"{in_folder('cat_000008.safetensors')[0]}; press Run again when nothing uses the old file."
     )
     assert (folder / NAME).read_bytes() == old

@@ -269,7 +269,7 @@ MANY = " ".join(map(str, range(1, 102)))
         ("ValidateVideo", "saved_steps", [MANY], "at most 100 are rendered", [MANY[:-4]]),
         ("ValidateVideo", "grid_format", ["avi"], "is not a choice", ["mp4"]),
         ("ApplyWanLoRA", "saved_step", ["newest", "1e3"], "is not latest, best, all or numbers", ["500", "best"]),
-        ("ApplyWanLoRA", "saved_step", ["2, 4"], "names 2 saved steps. Give one", ["2, 2", "2, latest", "all"]),
+        ("ApplyWanLoRA", "saved_step", ["2, 4"], "names 2 saved steps. Use one", ["2, 2", "2, latest", "all"]),
     ],
 )
 def test_what_is_read_after_the_training_is_refused_when_it_is_queued(

@@ -141,7 +141,7 @@ def test_whatever_goes_wrong_is_answered(
     monkeypatch.setattr(our_module(pack_nodes, "routes.settings_files"), "read_texts", fail)
     answer = routes.post("/import", texts("musubi_command.sh"))
     assert (answer.status, answer.headers["x-content-type-options"]) == (500, "nosniff")
-    assert answer.data["error"].startswith("This cannot be answered, which is a bug (")
+    assert answer.data["error"].startswith("This request failed because of a bug (")
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_a_large_seed_is_the_one_that_is_trained(pack_nodes: dict[str, Any]) -> 
 
 def test_a_setting_is_swept_once(pack_nodes: dict[str, Any]) -> None:
     (base,) = swept(pack_nodes, setting="rank", values="4")
-    with pytest.raises(Exception, match="rank is swept twice"):
+    with pytest.raises(Exception, match="rank is swept by two nodes"):
         swept(pack_nodes, settings=base, setting="rank", values="8")
 
 

@@ -61,20 +61,20 @@ def test_a_part_that_torch_has_wrapped_is_known_inside(pack_nodes: dict[str, Any
     for vae in (own, tiny):
         vae.first_stage_model = SimpleNamespace(**{holder: vae.first_stage_model})
     assert made(pack_nodes, own, 16).identity == "identity"
-    with pytest.raises(Exception, match="is a tiny autoencoder for quick looks"):
+    with pytest.raises(Exception, match="is a tiny autoencoder for quick previews"):
         made(pack_nodes, tiny, 16)
 
 
 @pytest.mark.parametrize(
     ("kind", "width", "channels", "said"),
     [
-        ("tiny", 0, 16, "is a tiny autoencoder for quick looks (TAEHV)"),
-        ("tiny", 0, 48, "is a tiny autoencoder for quick looks (TAEHV)"),
-        ("hunyuan", 0, 16, "is of another model (AutoencodingEngine)"),
-        ("cosmos", 0, 16, "is of another model (CausalContinuousVideoTokenizer)"),
+        ("tiny", 0, 16, "is a tiny autoencoder for quick previews (TAEHV)"),
+        ("tiny", 0, 48, "is a tiny autoencoder for quick previews (TAEHV)"),
+        ("hunyuan", 0, 16, "is the VAE of another model (AutoencodingEngine)"),
+        ("cosmos", 0, 16, "is the VAE of another model (CausalContinuousVideoTokenizer)"),
         ("wan2.1", 24, 16, "is pruned: 24 of Wan's 96 channels are left"),
         ("wan2.2", 40, 48, "is pruned: 40 of Wan's 160 channels are left"),
-        ("wan2.2", 160, 16, "is of another model (WanVAE)"),
+        ("wan2.2", 160, 16, "is the VAE of another model (WanVAE)"),
     ],
 )
 def test_any_other_one_of_as_many_channels_is_refused_by_its_class(

@@ -59,7 +59,9 @@ def test_what_belongs_to_a_run_is_refused_without_one(comfy: ComfyServer) -> Non
     many = {**graph, VALIDATE: {**graph[VALIDATE], "inputs": inputs | {"seeds": ", ".join(map(str, range(40)))}}}
     assert "40 rows (prompts x seeds) of 3 clips" in comfy.error(comfy.run(many, check=False))
     inputs["saved_steps"] = "250"
-    assert 'saved_steps is "250", and a model has none' in comfy.error(comfy.run(graph, check=False))
+    assert 'saved_steps is "250", but without a run there are no saved steps' in comfy.error(
+        comfy.run(graph, check=False)
+    )
     inputs |= {"saved_steps": "none", "partner": ["model", 0]}
     assert "partner belongs to a run" in comfy.error(comfy.run(graph, check=False))
     del inputs["partner"], inputs["loras"]

@@ -220,7 +220,7 @@ def test_a_worker_that_was_killed_says_whether_memory_was_full(
     first = "free the 9.4 GiB (WanTEModel 6.7) that ComfyUI itself holds: " if free == 1 else "close other programs; "
     assert f"hat helps most, in this order: {first}" in ending.sentence()
     assert ending.sentence().count("(begins a new run)") == 2, "each remedy that begins a new run says so"
-    assert "INFO wan_trainer: the training process was ended by signal 9, without a word\n" in worker.log_tail()
+    assert "INFO wan_trainer: the training process was ended by signal 9 without a final message\n" in worker.log_tail()
     assert re.search(
         rf"it used [\d.]+ GiB, and {free}\.0 of 16\.0 GiB were free at the last measurement", ending.sentence()
     )

@@ -62,7 +62,7 @@ def test_what_a_card_can_follows_from_its_age(
 def test_a_sentence_says_what_a_t4_does_and_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     put_in(monkeypatch, T4)
     assert abilities_of("cuda:0").sentence() == (
-        "Tesla T4 (compute capability 7.5) has no bf16 of its own, so new runs compute in fp16 with a scaled loss, "
+        "Tesla T4 (compute capability 7.5) has no native bf16, so new runs compute in fp16 with a scaled loss, "
         "with torch's memory-efficient attention, which is slower than flash. Not available: fp8 products."
     )
     assert abilities_of("cpu").sentence() == ""
@@ -156,7 +156,7 @@ def test_a_card_without_bf16_is_never_advised_to_take_it(monkeypatch: pytest.Mon
         assert all_have_bf16(plan.placement.device_names()) is (card is AMPERE)
     put_in(monkeypatch, T4)
     (emulated,) = remarks_on_cards(plan, torch.bfloat16)
-    assert emulated.startswith("Tesla T4 (compute capability 7.5) has no bf16 of its own: torch emulates it")
+    assert emulated.startswith("Tesla T4 (compute capability 7.5) has no native bf16: torch emulates it")
     assert emulated.endswith("takes fp16.")
     (faster,) = remarks_on_attention(plan, found, STEP)
     assert "Set base_precision to fp16, or install" in faster
@@ -203,7 +203,7 @@ def test_the_self_test_says_what_a_card_can_and_fails_where_torch_has_no_code_fo
     assert "the CPU trains (bf16, fp8 storage)" in machine.compute(tmp_path)
     monkeypatch.setenv("WAN_TRAINER_CARD_CAPABILITY", "7.5")
     said = machine.compute(tmp_path)
-    assert "the CPU trains (fp16, fp8 storage). cpu (compute capability 7.5) has no bf16 of its own" in said
+    assert "the CPU trains (fp16, fp8 storage). cpu (compute capability 7.5) has no native bf16" in said
     monkeypatch.delenv("WAN_TRAINER_CARD_CAPABILITY")
     put_in(monkeypatch, V100)
     monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_75", "sm_80"])

@@ -104,7 +104,7 @@ def test_a_run_that_computes_in_float32_on_a_gpu_says_so_when_it_loads(
     assert remarks_on_base(plan, found) == []
     put_in(monkeypatch, AMPERE)
     (remark,) = remarks_on_base(plan, found)
-    assert "tiny.safetensors is fp32, and this run computes it so: its weights take 0.00" in remark
+    assert "tiny.safetensors is fp32, and this run computes in fp32: its weights take 0.00" in remark
     assert remarks_on_base(replace(plan, base_precision="fp32"), found) == [], "it was asked for"
 
 
@@ -117,7 +117,7 @@ def test_a_gguf_that_is_unpacked_says_what_it_takes_and_one_that_stays_packed_no
     found = inspect_model(plan, Roots({"diffusion_models": (str(tmp_path),)}))
     loaded = weights_once_loaded(plan, found)
     (remark,) = remarks_on_base(plan, found)
-    assert remark == f"wan.gguf (Q8_0) is unpacked when it is loaded: its weights take {loaded / 2**30:.3g} GiB."
+    assert remark == f"wan.gguf (Q8_0) is dequantized when it is loaded: its weights take {loaded / 2**30:.3g} GiB."
     values = sum(value.numel() for value in weights().values())
     assert 2 * values < loaded < 3 * values
 
@@ -161,7 +161,7 @@ def test_one_model_needs_no_expert(roots: Roots) -> None:
         (("tiny_high_noise", "tiny_high_noise"), r"Both files are the same expert"),
         (("tiny_high_noise", "tiny_i2v_low_noise"), r"is 2\.2 T2V-128 wide high noise, .*I2V.*: not the two experts"),
         (("tiny_high_noise", "deep_low_noise"), r"not the two experts of one model"),
-        (("tiny", "tiny_low_noise"), r"tiny\.safetensors is 2\.1 T2V-128 wide, which is no half of a pair"),
+        (("tiny", "tiny_low_noise"), r"tiny\.safetensors is 2\.1 T2V-128 wide, which is not one expert of a pair"),
     ],
     ids=["swapped", "twice", "mixed tasks", "different sizes", "no expert"],
 )

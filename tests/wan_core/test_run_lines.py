@@ -85,7 +85,7 @@ def test_the_last_line_says_which_lora_goes_on_which_model_and_in_which_graph() 
     ended = Finished(state="done", step=9, result={"use": [under, *pair], "template": "video_wan2_2_14B_t2v"})
     assert RunLines().line(ended) == (
         "done at step 9. Load with LoraLoaderModelOnly, in ComfyUI's template video_wan2_2_14B_t2v, or with Apply Wan "
-        "LoRA, which is exact on packed models too: style.safetensors on high.safetensors at strength 0.5 under it, "
+        "LoRA, which is exact on quantized models too: style.safetensors on high.safetensors at strength 0.5 under it, "
         "saves/step-000009/lora.safetensors on high.safetensors at strength 1, "
         "saves/step-000009/lora_low_noise.safetensors on low.safetensors at strength 1"
     )

@@ -46,9 +46,9 @@ class Tea(Config):
     [
         ({"minutes": 9.5}, "minutes 9.5 is out of range. Use 1 to 9."),
         ({"minutes": 0.5}, "minutes 0.5 is out of range. Use 1 to 9."),
-        ({"minutes": float("nan")}, "minutes nan is no finite number. Use 2 to 5."),
-        ({"minutes": float("-inf")}, "minutes -inf is no finite number. Use 2 to 5."),
-        ({"cups": float("inf")}, "cups inf is no finite number. Use 1 or more."),
+        ({"minutes": float("nan")}, "minutes nan is not a finite number. Use 2 to 5."),
+        ({"minutes": float("-inf")}, "minutes -inf is not a finite number. Use 2 to 5."),
+        ({"cups": float("inf")}, "cups inf is not a finite number. Use 1 or more."),
         ({"kind": "blak"}, 'kind "blak" is unknown. Did you mean "black"?'),
         ({"cups": 0}, "cups is 0, which is no cup. Use 1 or more."),
     ],
@@ -65,7 +65,9 @@ def test_every_setting_that_is_a_number_says_when_it_is_given_none(config: type[
     names = [name for name, known in settings_of(config).items() if type(known.default) is float]
     assert names
     for name in names:
-        with pytest.raises(ConfigError, match=rf"^{name} {number} is no finite number\. Use [-.e\d]+ to [-+.e\d]+\.$"):
+        with pytest.raises(
+            ConfigError, match=rf"^{name} {number} is not a finite number\. Use [-.e\d]+ to [-+.e\d]+\.$"
+        ):
             config(**{name: number})
 
 

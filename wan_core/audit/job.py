@@ -76,7 +76,8 @@ class AuditConfig(Config):
     """number of noise levels, at the centres of equal parts of the model's sigma range"""
     alone: bool = setting(
         False,
-        "Also measure float32 with each single part lowered. This separates small effects and takes twice as long. "
+        "Also measure float32 with one part at a time in a narrower dtype. This separates small effects and takes "
+        "twice as long. "
         "Turn it on when small effects matter.",
     )
 
@@ -255,7 +256,7 @@ class _Audit:
             rows=tuple(map(row, self._rows)),
         )
         worst = next(iter(report.ranked("change")))
-        self._emit(Note(text=f"Of single changes, {worst.label} moves the velocity most."))
+        self._emit(Note(text=f"Of the single changes, {worst.label} changes the velocity most."))
         return report
 
 

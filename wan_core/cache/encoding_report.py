@@ -81,7 +81,9 @@ def left_out_lines(clips: Sequence[LeftOut]) -> list[str]:
     parts = len(clips) - whole
     what = counted(whole, "clip") if whole else f"parts of {counted(parts, 'clip')}"
     also = f", and parts of {parts} more" if whole and parts else ""
-    first = f"skipped: {what} that cannot be read to the end{also} (mode rebuild tries again); the rest is trained"
+    first = (
+        f"skipped: {what} that cannot be read to the end{also} (mode rebuild tries again); the other clips are trained"
+    )
     more = [f"  and {len(clips) - _NAMED} more"] if len(clips) > _NAMED else []
     shares = ("" if clip.whole else f": {clip.lost} of the {clip.of} samples cut from it" for clip in clips)
     named = [f"  {_reason(clip.why)}{share}" for clip, share in zip(clips[:_NAMED], shares, strict=False)]
@@ -144,16 +146,16 @@ class EncodingReport:
             what = "source and reference files" if self.conditioning == "context" else what
             lines.append(f"{what} ({self.conditioning}): {counts}")
             if self.stills and self.conditioning.startswith("first"):
-                lines.append(f"stills: {self.stills}, each given whole as its own first frame")
+                lines.append(f"stills: {self.stills}, each given completely as its own first frame")
             if self.given_whole:
                 lines.append(NOTHING_TO_PREDICT)
         lines += _length_sentences(self.text_lengths)
         if self.masks_encoded or self.masks_reused:
             lines.append(f"loss masks: {self.masks_encoded} encoded, {self.masks_reused} reused")
         if self.black_masks:
-            lines.append(f"masks without any white, nothing is trained there: {', '.join(self.black_masks[:8])}")
+            lines.append(f"masks without a white pixel, so nothing is trained: {', '.join(self.black_masks[:8])}")
         if self.nothing_shown:
-            lines.append(f"noise or one colour alone, nothing is learned there: {listed(self.nothing_shown)}")
+            lines.append(f"only noise or one colour, so nothing is learned: {listed(self.nothing_shown)}")
         if self.held_out:
             lines.append(f"held out for evaluation: {self.held_out}")
         lines.append(f"{self.seconds:.1f} s")
@@ -192,10 +194,10 @@ def _length_sentences(lengths: TextLengths | None) -> list[str]:
     """Returns lines about caption lengths."""
     if lengths is None:
         return []
-    line = f"caption length: {lengths.median} tokens in the middle, {lengths.longest} at most, of {TOKEN_LIMIT}"
+    line = f"caption length: {lengths.median} tokens (median), {lengths.longest} (longest), of at most {TOKEN_LIMIT}"
     if not lengths.too_long:
         return [line]
-    return [line, f"cut at {TOKEN_LIMIT} tokens, the rest is not seen: {listed(lengths.too_long)}"]
+    return [line, f"truncated at {TOKEN_LIMIT} tokens: {listed(lengths.too_long)}"]
 
 
 @runtime_checkable

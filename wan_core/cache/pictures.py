@@ -59,7 +59,7 @@ def read_picture(cache_root: Path, name: str) -> Tensor:
         with Image.open(data, formats=("PNG",)) as picture:
             bytes_ = np.array(picture.convert("RGB"), np.uint8)
     except (FileError, OSError, ValueError, SyntaxError) as error:  # PIL raises SyntaxError for a damaged chunk.
-        raise CacheError("A start picture of the previews is gone. Queue Wan Preview Settings again.") from error
+        raise CacheError("A start picture of the previews is missing. Queue Wan Preview Settings again.") from error
     if _name_of(bytes_) != name:
         raise CacheError("A start picture of the previews was changed. Queue Wan Preview Settings again.")
     return torch.from_numpy(bytes_).float() / 255  # pyright: ignore[reportUnknownMemberType]

@@ -28,12 +28,13 @@ class SliderConfig(Config):
     )
     positive: str = setting(
         "",
-        "What strength 1 moves towards: for each line of prompts a line, such as: a person smiling. Describe only what "
+        "What strength 1 moves towards, with one line for each line of prompts, such as: a person smiling. Describe "
+        "only what "
         "should change.",
     )
     negative: str = setting(
         "",
-        "What strength -1 moves towards: for each line of prompts a line, such as: a person frowning. Write the "
+        "What strength -1 moves towards, with one line for each line of prompts, such as: a person frowning. Write the "
         "opposite of positive.",
     )
     slider_scale: float = setting(
@@ -44,15 +45,14 @@ class SliderConfig(Config):
         high=20.0,
         step=0.5,
     )
-    width: int = setting(
-        480, "Width in pixels that is trained. Lower it when memory is short.", offered=(16, 4096), step=16
-    )
+    width: int = setting(480, "Training width in pixels. Lower it when memory is short.", offered=(16, 4096), step=16)
     height: int = setting(
-        480, "Height in pixels that is trained. Lower it together with the width.", offered=(16, 4096), step=16
+        480, "Training height in pixels. Lower it together with the width.", offered=(16, 4096), step=16
     )
     num_frames: int = setting(
         1,
-        "Frames that are trained, 4n+1. 1, a still, is enough for a look; raise it for a slider of motion.",
+        "Number of frames that are trained: 4n+1. 1 trains stills, which is enough for a change of appearance. "
+        "Raise it for a change of motion.",
         offered=(1, 1001),
         step=4,
     )
@@ -67,8 +67,8 @@ class SliderConfig(Config):
         counts = [len(column) for column in columns]
         if not counts[0] or len(set(counts)) != 1:
             raise ConfigError(
-                f"prompts, positive and negative have {counts[0]}, {counts[1]} and {counts[2]} lines. Write one line "
-                "in each for every prompt."
+                f"prompts, positive and negative have {counts[0]}, {counts[1]} and {counts[2]} lines. Write one "
+                "line for each prompt in all three."
             )
         return list(zip(*columns, strict=True))  # type: ignore[arg-type]
 

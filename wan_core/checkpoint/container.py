@@ -117,7 +117,7 @@ def _read_shards(folder: Path, places: dict[str, str], index: str) -> Checkpoint
     for key, name in places.items():
         if key not in parts[name].tensors:
             raise CheckpointError(
-                f"{folder.name}: {name} lacks the weight {key[:80]}, which {index} says it holds. Download both again."
+                f"{folder.name}: {name} lacks the weight {key[:80]}, which {index} lists. Download both again."
             )
     metadata = {k: v for part in parts.values() for k, v in part.metadata.items()}
     if METADATA in metadata:

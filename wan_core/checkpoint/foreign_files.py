@@ -8,18 +8,18 @@ from collections.abc import Iterable
 from ..errors import CheckpointError
 
 _ANOTHER = "Choose a Wan 2.1 or 2.2 diffusion model."
-_VAE = "It belongs into models/vae and the Load VAE node."
-_TEXT = "It belongs into models/text_encoders and Load CLIP"
+_VAE = "Put it into models/vae, for Load VAE."
+_TEXT = "Put it into models/text_encoders, for Load CLIP"
 # The first match wins, so adapters of a model precede the model.
 _KINDS = (
-    (r"lora_(A|B|up|down)\b|^lora_(unet|te)|\.lokr_|\.hada_|\.oft_", "a LoRA", "It belongs into models/loras."),
+    (r"lora_(A|B|up|down)\b|^lora_(unet|te)|\.lokr_|\.hada_|\.oft_", "a LoRA", "Put it into models/loras."),
     (
         r"controlnet_cond_embedding|controlnet_blocks|controlnet_down_blocks|^control_model\.|input_hint_block",
         "a ControlNet",
         _ANOTHER,
     ),
     (r"^vace_blocks\.", "the VACE part of a Wan model without the model itself", "Choose the file that holds both."),
-    (r"^(emb_params|string_to_param|clip_[lg]|\*)$", "a textual-inversion embedding", "It belongs into embeddings."),
+    (r"^(emb_params|string_to_param|clip_[lg]|\*)$", "a textual-inversion embedding", "Put it into embeddings."),
     (r"^(decoder|model\.decoder)\.upsamples\.0\.upsamples\.", "the Wan 2.2 VAE", _VAE),
     (r"^(decoder|model\.decoder)\.middle\.0\.residual", "the Wan 2.1 VAE", _VAE),
     (r"^conditioner\.embedders\.", "a Stable Diffusion XL checkpoint", _ANOTHER),
@@ -34,7 +34,7 @@ _KINDS = (
     (r"patch_embed\.text_proj|mixins\.(patch_embed|adaln_layer)", "a CogVideoX model", _ANOTHER),
     (r"(^|\.)(input_blocks|down_blocks)\.\d+\..*(attentions|transformer_blocks|emb_layers|time_emb_proj)",
      "a Stable Diffusion model", _ANOTHER),
-    (r"^(visual|vision_model)\.", "a CLIP vision model", "It belongs into models/clip_vision."),
+    (r"^(visual|vision_model)\.", "a CLIP vision model", "Put it into models/clip_vision."),
     (r"^(text_model|transformer\.resblocks|text_projection)", "a CLIP text encoder", f"{_TEXT}."),
     (r"^(shared|encoder\.block\.\d+|token_embedding)\.|\.pos_embedding\.embedding\.weight$",
      "a T5 text encoder", f"{_TEXT} (type wan)."),

@@ -87,8 +87,8 @@ class GgufFile:
                 values = dequantize(piece.view(-1, tensor.row_bytes).numpy(), tensor.kind)
             except NotImplementedError as error:
                 raise CheckpointError(
-                    f"{self.data.path.name} stores {name} as {tensor.kind.name}, which the gguf package cannot unpack. "
-                    "Use a Q8_0, Q6_K, Q5_K or Q4_K file."
+                    f"{self.data.path.name} stores {name} as {tensor.kind.name}, which the gguf package cannot "
+                    "dequantize. Use a Q8_0, Q6_K, Q5_K or Q4_K file."
                 ) from error
             yield torch.from_numpy(values).flatten()
 

@@ -146,7 +146,7 @@ def parse_header(raw: bytes) -> StatedHeader:
     header."""
     # Their number is limited before parsing, because json.loads holds the GIL while it creates a value for each.
     if sum(map(raw.count, (b"{", b"[", b","))) > _MOST_SIGNS:
-        raise ValueError("more of everything than any model has")
+        raise ValueError("more entries than any model has")
     try:
         entries = json.loads(raw)
         stated = entries.pop("__metadata__", None)

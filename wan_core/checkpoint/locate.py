@@ -130,7 +130,7 @@ def _rotated(
     """Returns the weight with a rotated layout; CheckpointError unless its rows are complete groups."""
     if group not in GROUPS or weight.shape[1] % group:
         raise CheckpointError(
-            f"{header.path.name}: rows of {weight.key[:80]} are said to be rotated in groups of {group}. Groups have "
+            f"{header.path.name}: rows of {weight.key[:80]} are stated to be rotated in groups of {group}. Groups have "
             f"4, 16, 64, 256 or 1024 values and fill a row, here of {weight.shape[1]}. Download it again, or choose an "
             "fp8, bf16 or fp16 file."
         )

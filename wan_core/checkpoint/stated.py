@@ -54,7 +54,7 @@ def stated_formats(header: CheckpointHeader, names: Mapping[str, str]) -> dict[s
         return {layer: _format(said) for layer, said in stated.items()}
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise CheckpointError(
-            f"{header.path.name} says in no readable way how it is quantized. Download it again."
+            f"{header.path.name} has unreadable metadata on its quantization. Download it again."
         ) from error
 
 

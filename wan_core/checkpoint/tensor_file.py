@@ -90,8 +90,7 @@ class FileBytes:
                     other.result()
         except OSError as error:
             raise CheckpointError(
-                f"{self.path.name} cannot be read: {error.strerror}. Check the disk or the network it lies on, then "
-                "try again."
+                f"{self.path.name} cannot be read: {error.strerror}. Check its disk or network, then try again."
             ) from error
 
     def _read(self, data: memoryview, begin: int) -> None:

@@ -191,7 +191,7 @@ def _unpacked(header: CheckpointHeader, tensors: Mapping[str, TensorInfo]) -> di
 
 def _refused(file_name: str, override: str, known: Iterable[str]) -> CheckpointError:
     return CheckpointError(
-        f'{file_name} cannot be "{override}": its shapes say {" or ".join(known)}. Set variant to auto.'
+        f'{file_name} cannot be "{override}": its shapes are those of {" or ".join(known)}. Set variant to auto.'
     )
 
 
@@ -274,8 +274,8 @@ def _family_of(tensors: Mapping[str, TensorInfo], shape: WanShape, file_name: st
     if other := next((family for family in plain if family.any_channels), None):
         return other
     raise CheckpointError(
-        f"{file_name} is a Wan model that reads {shape.condition_channels} channels besides the latent, and no family "
-        "known here does. Choose a Wan 2.1 or 2.2 diffusion model."
+        f"{file_name} is a Wan model that reads {shape.condition_channels} channels besides the latent, which no "
+        "supported model does. Choose a Wan 2.1 or 2.2 diffusion model."
     )
 
 
@@ -320,7 +320,7 @@ def _as_expert(variant: WanVariant, expert: str, file_name: str) -> str:
     own = [name for name in names if name.startswith(variant.name)]
     if not names:
         raise CheckpointError(
-            f"{file_name} is {variant.name}, which is no half of a pair. Set low_noise_model to none; "
-            f"a file of a pair in miniature has {expert} in its name."
+            f"{file_name} is {variant.name}, which is not one expert of a pair. Set low_noise_model to none; the "
+            f"file name of a tiny test model must contain {expert}."
         )
     return (own or names)[0]

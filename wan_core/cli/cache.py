@@ -66,7 +66,7 @@ def _trim(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
     from ..job import cache_names_in_use
 
     if not 0 <= options.limit_gb <= 1e6:
-        raise ConfigError(f"--limit-gb is {options.limit_gb:g}. Set it to the GiB that may stay, 0 or more.")
+        raise ConfigError(f"--limit-gb is {options.limit_gb:g}. Set it to the GiB to keep, 0 or more.")
     if options.runs is not None and not options.runs.is_dir():
         raise ConfigError(f"{options.runs} is not a folder. Name the folder of runs, such as output/wan_trainer.")
     cache = _opened(options)

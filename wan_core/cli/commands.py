@@ -65,7 +65,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 _EXIT_CODES = """exit codes: 0 done; 3 stopped, with its state saved; 4 does not fit into memory; 5 bad data or
-settings; 1 a bug. JSON comes on stdout, sentences on stderr; training on a terminal shows a line that counts."""
+settings; 1 a bug. JSON comes on stdout, sentences on stderr; training on a terminal shows a progress line."""
 _EXAMPLES = {
     "check": ("check",),
     "inspect": ("inspect models/wan2.1_t2v_1.3B_fp16.safetensors",),
@@ -98,7 +98,7 @@ def _examples(*lines: str) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="wan_core",
-        description="Train LoRAs for Wan video models without a screen: `python wan_core/launch.py COMMAND ...`.",
+        description="Train LoRAs for Wan video models from the command line: `python wan_core/launch.py COMMAND ...`.",
         epilog=f"{_EXIT_CODES}\n\n{_examples(*(line for lines in _EXAMPLES.values() for line in lines[:1]))}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -114,7 +114,7 @@ def _parser() -> argparse.ArgumentParser:
         )
         sub.set_defaults(run=run)
         sub.add_argument(
-            "--roots", type=Path, help="JSON file with the folders that root:relative names are looked up in"
+            "--roots", type=Path, help="JSON file with the folder of each root in names such as root:relative"
         )
         return sub
 

@@ -49,7 +49,7 @@ def add_encode_command(actions: Any) -> None:
         nargs=argparse.REMAINDER,
         default=[],
         metavar="OPTION",
-        help="of ComfyUI, such as --base-directory FOLDER; everything that follows",
+        help="options of ComfyUI, such as --base-directory FOLDER: everything after this word",
     )
 
 
@@ -57,7 +57,7 @@ def _encode(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
     graph = encoding_graph(read_json(options.graph))
     tree = (options.comfyui or _PACK.parents[1]).resolve()
     if not (tree / "main.py").is_file():
-        raise ConfigError(f"{tree} is no ComfyUI: it has no main.py. Name its folder with --comfyui.")
+        raise ConfigError(f"{tree} is not a ComfyUI folder: it has no main.py. Give the folder with --comfyui.")
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     control = _control()
     with _comfyui(tree, options.comfyui_options, _rank_environment(os.environ)) as server:
@@ -146,7 +146,7 @@ class _ComfyUI:
         deadline = time.monotonic() + _START_S
         while self._ask("/queue", control) is None:
             if time.monotonic() > deadline:
-                raise DependencyError(f"ComfyUI did not answer within {_START_S:.0f} s. Its log stands above.")
+                raise DependencyError(f"ComfyUI did not answer within {_START_S:.0f} s. See its log above.")
             time.sleep(0.2)
         queued = self._ask("/prompt", control, {"prompt": graph}) or {}
         if "prompt_id" not in queued:
@@ -163,9 +163,9 @@ class _ComfyUI:
     def _ask(self, path: str, control: Control, body: Any = None) -> dict[str, Any] | None:
         """Returns the answer to a request; None while ComfyUI does not listen yet."""
         if reason := control.stop_reason():
-            raise Stopped(f"Stopped by {reason}; entries that are written stay.")
+            raise Stopped(f"Stopped by {reason}; finished entries are kept.")
         if (code := self._process.poll()) is not None:
-            raise DependencyError(f"ComfyUI ended with code {code}. Its log stands above.")
+            raise DependencyError(f"ComfyUI ended with code {code}. See its log above.")
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self._url + path, data, {"Content-Type": "application/json"})
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))

@@ -21,11 +21,13 @@ if TYPE_CHECKING:
 
 
 def add_file_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
-    command("check", _check, "train a tiny model here and say what works, for bug reports")
-    inspect = command("inspect", _inspect, "say what a model or LoRA file is, from its header")
+    command("check", _check, "train a tiny model on this machine and report what works, for bug reports")
+    inspect = command("inspect", _inspect, "describe a model or LoRA file by its header")
     inspect.add_argument("file", type=Path, help="a .safetensors or .gguf file, or a folder")
     scan = command(
-        "scan", _scan, "list the clips of a folder or list, their buckets and captions, and what is wrong with the rest"
+        "scan",
+        _scan,
+        "list the usable clips of a folder or list, with buckets and captions, and the problems of other files",
     )
     scan.add_argument(
         "source", type=Path, help="a folder, or a file that names a dataset: .jsonl, .csv, .tar, .toml ..."
@@ -175,7 +177,7 @@ def _check(_options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
     failed = [finding.name for finding in found if finding.state == FAILED]
     seconds = sum(finding.seconds for finding in found)
     verdict = f"{', '.join(failed)} failed" if failed else "everything that a run needs works"
-    print(f"{verdict} ({seconds:.0f} s). These lines hold no paths: paste them into a report.", file=sys.stderr)
+    print(f"{verdict} ({seconds:.0f} s). These lines contain no paths: paste them into a report.", file=sys.stderr)
     if not out.isatty():  # on a terminal, stderr has already shown the lines
         facts = {one.name: {"state": one.state, "said": one.said, "seconds": round(one.seconds, 2)} for one in found}
         done(out, {"findings": facts, "failed": failed})

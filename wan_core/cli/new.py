@@ -23,16 +23,18 @@ if TYPE_CHECKING:
 
 
 def add_new_command(command: Callable[..., argparse.ArgumentParser]) -> None:
-    new = command("new", _new, "make a run of a model and of clips that are encoded, or like another run")
+    new = command("new", _new, "create a run from a model and encoded clips, or from the settings of another run")
     new.add_argument(
         "run_name",
         metavar="NAME",
-        help="of the run; the same job again is the same run, another job of that name gets _002",
+        help="name of the run; an equal job continues that run, another job of that name gets _002",
     )
     new.add_argument("--model", type=Path, metavar="FILE", help="a model file or folder")
     new.add_argument("--low-noise-model", type=Path, metavar="FILE", help="of a pair: the other file")
-    new.add_argument("--data", metavar="SET", help="fingerprint of an encoded set, the start of it is enough; or a run")
-    new.add_argument("--like", type=Path, metavar="RUN", help="a run whose model, clips and settings it begins with")
+    new.add_argument(
+        "--data", metavar="SET", help="fingerprint of an encoded set (its first characters are enough), or a run"
+    )
+    new.add_argument("--like", type=Path, metavar="RUN", help="a run whose model, clips and settings are copied")
     new.add_argument(
         "--settings", type=Path, metavar="FILE", help="settings of another trainer, as `import` reads them"
     )
@@ -89,11 +91,11 @@ def _config(options: argparse.Namespace, runs: Path, roots: Roots) -> RunConfig:
     if options.like is not None:
         known = read_run(run_directory(options.like))
         if options.model is not None:
-            raise ConfigError("--like takes the model of that run, and --model names one. Leave one of them out.")
+            raise ConfigError("--like and --model both choose the model. Use one of them.")
         data = known.data if options.data is None else _data(options.data, runs, LatentCache(roots.first("cache")))
         config = replace(known, data=data)
     elif options.model is None or options.data is None:
-        raise ConfigError("Name a model and clips, or a run to begin with: --model FILE --data SET, or --like RUN.")
+        raise ConfigError("Give a model and clips, or a run to copy: --model FILE --data SET, or --like RUN.")
     else:
         files = [f"diffusion_models:{file.name}" for file in (options.model, options.low_noise_model) if file]
         plan = ModelPlan(base_file=files[0], low_noise_file=files[1] if len(files) > 1 else "")
@@ -111,7 +113,7 @@ def _with_job(config: RunConfig, settings: Path, roots: Roots) -> RunConfig:
     job = read_job(settings, clips=sum(item.repeats for item in clips.items))
     left: list[str] = []
     if config.preview is None and job.train().preview_every_n_steps:
-        left.append("previews: ComfyUI's text encoder reads their prompts; begin with a run that has some, --like RUN")
+        left.append("previews: ComfyUI's text encoder reads their prompts; start from a run that has some, --like RUN")
     if SPLIT in job.values:
         left.append('several GPUs: --set "model.placement.mode=split blocks" --set model.placement.devices=all')
     _print_account({**job.account(), **({"not in this run": left} if left else {})})
@@ -164,12 +166,14 @@ def _roots(options: argparse.Namespace, runs: Path) -> tuple[Roots, str]:
 
 
 def add_import_command(command: Callable[..., argparse.ArgumentParser]) -> None:
-    text = "make a graph of the settings of musubi-tuner, diffusion-pipe, SimpleTuner or ai-toolkit"
+    text = "convert settings of musubi-tuner, diffusion-pipe, SimpleTuner or ai-toolkit to a graph"
     sub = command("import", _import, text)
     sub.add_argument("file", type=Path, help="its TOML, JSON or YAML, or a text file with its command line")
     sub.add_argument("--out", type=Path, help="workflow for the canvas; default: prints the graph of the queue API")
-    sub.add_argument("--api-out", type=Path, metavar="FILE", help="the graph of the queue API, for head-less use")
-    sub.add_argument("--clips", type=int, default=0, help="clips of an epoch, where the dataset is not here to count")
+    sub.add_argument(
+        "--api-out", type=Path, metavar="FILE", help="file for the graph of the queue API, for headless use"
+    )
+    sub.add_argument("--clips", type=int, default=0, help="clips per epoch, if the dataset is not on this machine")
     sub.add_argument("--look-in", type=Path, action="append", default=[], metavar="FOLDER", help="for files it names")
 
 

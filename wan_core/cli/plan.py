@@ -21,7 +21,7 @@ _QUANTIZE = {"none": "", "fp8": "fp8_e4m3fn", "int8": "int8"}
 
 def add_plan_command(command: Callable[..., argparse.ArgumentParser]) -> None:
     plan = command("plan", _plan, "predict memory, disk and time of a run, or of settings, before anything is loaded")
-    plan.add_argument("run_path", type=Path, metavar="RUN", nargs="?", help="a run; or say --model and --size instead")
+    plan.add_argument("run_path", type=Path, metavar="RUN", nargs="?", help="a run; or give --model and --size instead")
     plan.add_argument("--model", type=Path, metavar="FILE", help="a model file or folder; only its header is read")
     plan.add_argument("--size", metavar="WxHxF", help="of the largest clips, for example 832x480x33")
     plan.add_argument(
@@ -35,8 +35,10 @@ def add_plan_command(command: Callable[..., argparse.ArgumentParser]) -> None:
     plan.add_argument(
         "--world", type=int, default=0, metavar="RANKS", help="with --card: also plan the mesh of this many ranks"
     )
-    plan.add_argument("--clips", type=int, default=0, help="with --world: of an optimizer step; default: one a rank")
-    text = "folder of runs whose measurements the plan for this machine follows; default: that beside the model's"
+    plan.add_argument(
+        "--clips", type=int, default=0, help="with --world: clips of an optimizer step; default: one per rank"
+    )
+    text = "folder of runs whose measurements correct the plan for this machine; default: that of the model's ComfyUI"
     plan.add_argument("--runs", type=Path, metavar="FOLDER", help=text)
     plan.add_argument("--variant", default="auto", help="where the file cannot tell")
     plan.add_argument("--policy", default="balanced", help="precision policy: balanced, reference or fast")
@@ -89,7 +91,7 @@ def _report(options: argparse.Namespace) -> dict[str, Any]:
     roots = Roots({**known, "diffusion_models": (str(file.parent),), **({"runs": runs} if runs else {})})
     cards, mode = _gibibytes(options.card), PlacementConfig(mode=options.mode).mode
     if options.world < 0 or options.clips < 0 or (options.world and not cards):
-        raise ConfigError("--world must be a number of ranks. Set --card to the GiB of the card of each.")
+        raise ConfigError("--world must be a number of ranks. Set --card to the GiB of each rank's card.")
     settings = (LoraConfig(rank=options.rank), train, size, cards, mode)
     more = {"world": options.world, "clips": options.clips, "preset": options.preset}
     return report_settings(_model(options, file), roots, *settings, **more)

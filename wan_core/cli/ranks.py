@@ -214,12 +214,13 @@ def _lost(cause: _Ending) -> RankLost:
     """Returns the error of a rank that ended without an error event."""
     if cause.silent:
         what = (
-            f"Rank {cause.rank} of this run went silent: the others gave up waiting for it, and it was ended. If that "
-            "happens again, leave its GPU out in Split Across GPUs."
+            f"Rank {cause.rank} of this run stopped responding, and was ended after the other ranks had timed out. "
+            "If that happens again, leave its GPU out in Split Across GPUs."
         )
     else:
         what = (
-            f"Rank {cause.rank} of this run ended without a word (exit code {cause.code}; on Linux -9 often means "
+            f"Rank {cause.rank} of this run ended without an error message (exit code {cause.code}; on Linux -9 "
+            "often means "
             "that memory ran out)."
         )
     return RankLost(failure(what, closing=RESUME))

@@ -31,13 +31,15 @@ def add_run_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     train = command("train", _train, "train a run, or resume it")
     resume = command("resume", _train, "resume a run that has a saved step")
     sample = command("sample", _sample, "render validation clips of a run")
-    audit = command("audit", _audit, "measure what each precision switch costs on the model and clips of a run")
+    audit = command("audit", _audit, "measure the error of each precision switch on the model and clips of a run")
     export = command("export", _export, "copy the LoRA of a saved step to a file, of a pair to two")
     ema = command("ema", _ema, "make a LoRA of the mean of the saved steps of a run")
     for sub in (train, resume, sample, audit, export, ema):
         sub.add_argument("run_path", type=Path, metavar="RUN", help="folder of a run, or its run.json")
     for sub in (train, resume, sample, audit):
-        sub.add_argument("--controlled", action="store_true", help="obey JSON commands on stdin; its end means stop")
+        sub.add_argument(
+            "--controlled", action="store_true", help="read JSON commands from stdin; the end of stdin stops the run"
+        )
     for sub in (train, resume):
         add_set_option(sub)
         sub.add_argument(
@@ -51,32 +53,34 @@ def add_run_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         )
         text = "number of steps to profile, after the first or profile_skip_steps; saved in the run's folder profile"
         sub.add_argument("--profile", type=int, default=0, metavar="STEPS", help=text)
-        text = "time that encoding took before this session, to be kept with the run's other times"
+        text = "seconds of encoding before this session, recorded with the run's other times"
         sub.add_argument(
             "--trackers", type=Path, metavar="FILE", help="JSON file: tracker, webhook and mirror of this machine"
         )
         sub.add_argument(
-            "--send-later", action="store_true", help="end with the run: what trackers have not taken is sent meanwhile"
+            "--send-later",
+            action="store_true",
+            help="do not wait for trackers at the end of the run: another process sends the remaining messages",
         )
         sub.add_argument("--cache-seconds", type=float, default=0.0, metavar="SECONDS", help=text)
     sample.add_argument("--job", type=Path, required=True, help="JSON file: saved_steps, strengths, baseline, preview")
     audit.add_argument("--clips", type=int, default=1, help="cached clips to measure on")
     audit.add_argument("--timesteps", type=int, default=3, help="noise levels per clip")
-    audit.add_argument("--alone", action="store_true", help="also float32 with each part lowered alone")
+    audit.add_argument(
+        "--alone", action="store_true", help="also measure float32 with one part at a time in a narrower dtype"
+    )
     export.add_argument("--step", type=int, help="saved step; default: the latest")
     folders = export.add_mutually_exclusive_group()
     for layout, reader in (("diffusers", "load_lora_weights of its pipelines"), ("peft", "PeftModel.from_pretrained")):
-        text = f"a folder for {reader}; plain LoRAs alone"
+        text = f"write a folder for {reader}; only for plain LoRAs"
         folders.add_argument(f"--{layout}", dest="layout", action="store_const", const=layout, default="", help=text)
-    text = "a folder for a model hub: the LoRA, a model card and the previews of that step"
+    text = "write a folder for a model hub: the LoRA, a model card and the previews of that step"
     folders.add_argument("--hub", dest="layout", action="store_const", const="hub", help=text)
     text = "target; default: <run_name>.safetensors, or the folder <run_name>_<layout>, in the run directory"
     export.add_argument("--to", type=Path, help=text)
-    text = (
-        "standard deviation of the mean in time, as a share of the run: 0.05 is the last steps, 0.28 nearly all alike"
-    )
+    text = "width of the mean as a share of the run: 0.05 averages the last steps, 0.28 nearly all steps equally"
     ema.add_argument("--width", type=float, default=0.1, help=text)
-    ema.add_argument("--step", type=int, help="the last saved step that counts; default: the newest")
+    ema.add_argument("--step", type=int, help="the last saved step of the mean; default: the newest")
     ema.add_argument(
         "--to", type=Path, help="target file; default: <run_name>_ema<width>.safetensors in the run directory"
     )

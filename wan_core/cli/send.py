@@ -23,7 +23,7 @@ def add_send_command(command: Callable[..., argparse.ArgumentParser]) -> None:
     sub.add_argument(
         "--trackers", type=Path, metavar="FILE", help="their settings; default: those of this ComfyUI, for its own runs"
     )
-    sub.add_argument("--follow", action="store_true", help="send what the events on stdin say, as a run has it done")
+    sub.add_argument("--follow", action="store_true", help="send the events on stdin, as a run does")
 
 
 def _send(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
@@ -55,5 +55,5 @@ def settings_file(directory: Path, named: Path | None) -> Path:
     usual = _OWN_COMFYUI / "user" / "wan_trainer" / "trackers.json"
     own = directory.parent == (_OWN_COMFYUI / "output" / "wan_trainer").resolve()
     if named is None and not (own and usual.is_file()):
-        raise ConfigError("No trackers.json says whom to send to. Name the file: send RUN --trackers trackers.json.")
+        raise ConfigError("No trackers.json was found. Give its path: send RUN --trackers trackers.json.")
     return named or usual

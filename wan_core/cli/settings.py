@@ -57,7 +57,9 @@ def _as_in_run(name: str, text: str) -> tuple[str, str]:
 
     if name == "target_preset":
         if text not in TARGET_PRESETS:
-            raise ConfigError(f"--set target_preset: {text[:80]!r} is none.{nearest(text, list(TARGET_PRESETS))}")
+            raise ConfigError(
+                f"--set target_preset: {text[:80]!r} is not a preset.{nearest(text, list(TARGET_PRESETS))}"
+            )
         return "lora.targets", json.dumps(TARGET_PRESETS[text])
     if name == "start_from_lora":
         return "lora.start_from", "" if text == "none" else text if ":" in text else f"loras:{text}"
@@ -97,12 +99,14 @@ def change_run(
         changed = with_mode(changed, roots, clips)
     elsewhere = replace(changed.model, placement=known.model.placement)
     if elsewhere != known.model or changed.data != known.data:
-        raise ConfigError(f"The model and the clips of {directory.name} stay. Make another run: new NAME --model FILE.")
+        raise ConfigError(
+            f"The model and the clips of {directory.name} cannot be changed. Create a new run: new NAME --model FILE."
+        )
     changed = on_other_ranks(changed, known, batches) or replace(changed, begun_as="")
     if changed.job_id != known.job_id and SaveStore(directory).latest() is not None:
         raise ConfigError(
-            f"{directory.name} has saved steps, and {', '.join(asked)[:200]} would make it another job. Make a new "
-            f"run: new NAME --like RUN{' --set ...' if asked else ''}."
+            f"{directory.name} has saved steps, and {', '.join(asked)[:200]} would make it another job. Create a "
+            f"new run: new NAME --like RUN{' --set ...' if asked else ''}."
         )
     atomic_write_json(directory / "run.json", changed.to_dict())
 

@@ -159,7 +159,7 @@ def _spelled_place(text: str, folder: Path) -> Path:
     if broken or len(text) > 4096:
         raise PlaceError("is not a path")
     if _URL.match(text):
-        raise PlaceError("is an address; only files on this machine are read")
+        raise PlaceError("is a web address; only files on this machine are read")
     path = folder / text
     if "\\" in text and os.sep == "/" and not os.path.lexists(path):
         path = folder / text.replace("\\", "/")
@@ -167,7 +167,8 @@ def _spelled_place(text: str, folder: Path) -> Path:
 
 
 def _in_its_form(path: Path) -> Path:
-    """Returns `path` with its file name in the Unicode form that the disk has: macOS decomposes é, most lists do not."""
+    """Returns `path` with its file name in the Unicode form that the disk has: macOS decomposes é, most lists do
+    not."""
     forms = (path.with_name(unicodedata.normalize(form, path.name)) for form in ("NFC", "NFD"))
     return path if os.path.lexists(path) else next((other for other in forms if os.path.lexists(other)), path)
 

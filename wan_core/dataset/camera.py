@@ -69,7 +69,7 @@ def _parsed(path: Path, rows: list[tuple[int, list[str]]]) -> Poses:
     for number, words in rows:
         values = _numbers(words)
         if values is None:
-            raise _refused(path, f"line {number} holds something else than numbers")
+            raise _refused(path, f"line {number} contains text that is not a number")
         if len(values) not in _COLUMNS or len(values) != wanted:
             raise _refused(path, f"line {number} has {len(values)} numbers; each line needs 19 (or 18, 22, 23)")
         size = _COLUMNS[wanted]
@@ -140,7 +140,7 @@ def packed_misfits(packed: Tensor, clip: tuple[int, int, int] | None) -> str:
     if tuple(packed.shape) != (frames, 2 + 4 + _TO_CAMERA, _PARTS):
         return f"its camera path has shape {list(packed.shape)}, the clip has {frames} frames"
     sizes = packed[:, :2].float().sum(-1)
-    return "its camera path is of another size" if clip and bool((sizes != sizes.new_tensor(size)).any()) else ""
+    return "its camera path has another size" if clip and bool((sizes != sizes.new_tensor(size)).any()) else ""
 
 
 def rays_of_packed(packed: Tensor) -> Tensor:

@@ -242,7 +242,7 @@ class CaptionEdits:
                 try:
                     if current_bytes(path, places) != after:
                         raise DatasetError(
-                            f"{shown(path)} was changed since, and stays as it is. Scan again to see it."
+                            f"{shown(path)} was changed since, so it is not restored. Scan again to see it."
                         )
                     put_caption_file(path, before, places)
                     back[path] = (after, before)
@@ -343,7 +343,7 @@ def _bytes_of_caption(file: ScannedFile, caption: str, places: CaptionFolders) -
     data = _bytes_to_change(file, places)
     if _read(file, data)[0] != caption:
         raise DatasetError(
-            f"{shown(file.caption_file)} was changed by somebody else meanwhile. Look at it again, then write."
+            f"{shown(file.caption_file)} was changed by another program meanwhile. Open it again, then save."
         )
     return data
 
@@ -352,11 +352,11 @@ def _bytes_to_change(file: ScannedFile, places: CaptionFolders) -> bytes | None:
     """Returns the bytes of a writable caption file; None if it does not exist."""
     if file.listed_in:
         raise DatasetError(
-            f"The caption of {file.name} stands in {file.listed_in}. Edit it there, then run the node again."
+            f"The caption of {file.name} is in {file.listed_in}. Edit it there, then run the node again."
         )
     if file.caption_file.suffix.lower() not in CAPTION_SUFFIXES:
         known = ", ".join(CAPTION_SUFFIXES)
-        raise DatasetError(f"{shown(file.caption_file)} is not written here: captions have one of {known}.")
+        raise DatasetError(f"{shown(file.caption_file)} cannot be written: caption files end in one of {known}.")
     return current_bytes(file.caption_file, places)
 
 

@@ -45,8 +45,8 @@ def with_caption(path: Path, data: bytes | None, caption: str) -> bytes:
         raise DatasetError("The caption is longer than 64 KiB. A caption is one paragraph.")
     if not reads_back:
         raise DatasetError(
-            f"{shown(path)} would not be read as this caption: it has a character that text files cannot hold, or the "
-            "file has numbers that JSON cannot. Write it again, or edit the file itself."
+            f"{shown(path)} cannot store this caption: it has a character that text files cannot store, or the file "
+            "has numbers that JSON cannot. Write it again, or edit the file itself."
         )
     return made
 
@@ -148,7 +148,7 @@ def current_bytes(
     except FileError as error:
         raise DatasetError(str(error)) from error
     except OSError as error:
-        raise DatasetError(f"{shown(path)} cannot be read: {error.strerror}. Look at it again.") from error
+        raise DatasetError(f"{shown(path)} cannot be read: {error.strerror}. Check the file.") from error
 
 
 def put_caption_file(path: Path, data: bytes | None, places: CaptionFolders) -> None:

@@ -49,17 +49,17 @@ class CaptionNames:
         """Returns a clause that names a file which looks like the missing caption of `path`; "" if there is none."""
         wanted, names = shown(path.with_suffix(self._ending)), self._of_folder(path.parent)
         if found := names.get(_compared(path.name + self._ending)):
-            return f"{shown(found[0])} lies there and is not read: name it {wanted}"
+            return f"{shown(found[0])} exists but is not read: rename it to {wanted}"
         for ending in _ENDINGS:
             if ending != self._ending and (found := names.get(_compared(path.stem + ending))):
-                return f"{shown(found[0])} lies there and is not read: set caption_extension to {ending}"
+                return f"{shown(found[0])} exists but is not read: set caption_extension to {ending}"
         if found := self._in_capitals(path):
-            return f"{shown(found)} lies there, in other capitals: name it {wanted}"
+            return f"{shown(found)} differs in capital letters: rename it to {wanted}"
         near = (place / name for place in (path.parent, path.parent.parent) for name in _FOLDERS)
         for folder in (folder for folder in near if lies_under(folder, self._allowed)):
             for ending in (self._ending, *_ENDINGS):
                 if found := self._of_folder(folder).get(_compared(path.stem + ending)):
-                    return f"{folder.name}/{shown(found[0])} lies there and is not read: move it beside {shown(path)}"
+                    return f"{folder.name}/{shown(found[0])} exists but is not read: move it next to {shown(path)}"
         return self._list_near(path)
 
     def _in_capitals(self, path: Path) -> str:
@@ -70,9 +70,9 @@ class CaptionNames:
     def _list_near(self, path: Path) -> str:
         names = [names[0] for names in self._of_folder(path.parent).values()]
         if found := next((name for name in names if name.lower().endswith(_LISTS)), ""):
-            return f"{shown(found)} lies there: Wan Dataset From File reads lists"
+            return f"{shown(found)} exists: Wan Dataset From File reads lists"
         if found := next((name for name in names if name.lower() in _LINES), ""):
-            return f"{shown(found)} lies there and is not read: put its lines into a list, each with its file"
+            return f"{shown(found)} exists but is not read: put its lines into a list, each with its file"
         return ""
 
 

@@ -26,8 +26,8 @@ CONDITION_TENSORS = (
 """names of a clip's conditioning tensors: the fields of Conditioning, without the batch axis"""
 
 NOTHING_TO_PREDICT = (
-    "Stills alone: this model is given each picture whole, as its own first frame, so nothing is left to predict "
-    "and a LoRA learns nothing. Add clips, or train the text-to-video model."
+    "The dataset has only stills: this model gets each picture as its own first frame, so nothing is left to "
+    "predict, and a LoRA learns nothing. Add clips, or train the text-to-video model."
 )
 """advice for a dataset in which the model is given every frame (`given_whole`)"""
 
@@ -111,7 +111,7 @@ def condition_misfits(tensors: Mapping[str, Tensor], latent_shape: Sequence[int]
         if name in STREAMS and (shape[2] % 2 or shape[3] % 2):
             return f"its {name} have shape {list(shape)}, and both sides must be even"
     streams = [name for name in STREAMS if name in tensors]
-    return f"it has {streams[-1]} and not all before it" if streams != list(STREAMS[: len(streams)]) else ""
+    return f"it has {streams[-1]} but not all streams before it" if streams != list(STREAMS[: len(streams)]) else ""
 
 
 _AXES = {

@@ -263,8 +263,9 @@ class DatasetConfig(Config):
     # masks
     mask_use: str = setting(
         "off",
-        "How masks (mask/clip.* or clip_mask.*, white = inside) are used. off: not at all. loss: only white areas are "
-        "trained; this is known to make Wan worse. condition: VACE and Fun-InP paint inside the mask. Choose condition "
+        "How masks (mask/clip.* or clip_mask.*, white = inside) are used. off: not at all. loss: only white areas "
+        "are trained; this often makes a Wan LoRA worse. condition: VACE and Fun-InP paint inside the mask. Choose "
+        "condition "
         "for a model that takes masks.",
         choices=("off", "loss", "condition", "both"),
         refusal="{name} is {quoted}. Use one of: {known}.",

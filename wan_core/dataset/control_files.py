@@ -134,7 +134,7 @@ def accompanied(
     kind = kind_of(config)
     try:
         if kind.in_context and not file.context:
-            raise _UnfitError(f"has no context files and others have; put one there as {_places(file, 'source')}")
+            raise _UnfitError(f"has no context files, but other clips have some; add one as {_places(file, 'source')}")
         for name in wanted_companions(config):
             path: Path | None = dict(file.context).get(name) if name in ROLES else getattr(file, name)
             if path is None:
@@ -227,7 +227,7 @@ def _poses_at(
 def _missing(file: MediaFile, name: str) -> str:
     if name == "camera":
         return f"has no {_SAID[name]}; write a line for each frame into {shown(file.path.stem + POSES_SUFFIX)}"
-    return f"has no {_SAID[name]}; put it there as {_places(file, name)}"
+    return f"has no {_SAID[name]}; add it as {_places(file, name)}"
 
 
 def _places(file: MediaFile, name: str) -> str:

@@ -156,7 +156,7 @@ def speed_lines(samples: Sequence[Sample], fps: float) -> list[str]:
         slowest, fastest = f"{max(other) / fps:.2g}", f"{min(other) / fps:.2g}"
         times = slowest if slowest == fastest else f"{fastest} to {slowest}"
         lines.append(
-            f"read at {_rates(other)} frames a second and trained at {fps:g}, as the settings say: motion becomes "
+            f"read at {_rates(other)} frames a second and trained at {fps:g}, as set: motion becomes "
             f"{times} times as slow."
         )
     said = len(lines)

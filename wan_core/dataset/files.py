@@ -237,7 +237,7 @@ def _walk(folder: Path, allowed: Sequence[Path]) -> Iterator[tuple[str, Path | R
             if not lies_under(real, (folder, *allowed)):
                 yield label, Rejected(name=shown(path), reason=LINK_OUTSIDE)
             elif depth >= MAX_DEPTH:
-                yield label, Rejected(name=shown(path), reason=f"lies more than {MAX_DEPTH} folders deep")
+                yield label, Rejected(name=shown(path), reason=f"is more than {MAX_DEPTH} folders deep")
             elif real not in seen:
                 seen.add(real)
                 below.append((label, path, depth + 1))

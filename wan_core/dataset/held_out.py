@@ -83,7 +83,8 @@ def require_trained(dataset: Dataset, trained: int, held_out: int) -> None:
         known = {name for sample in usable for name in file_names(sample)}
         if missing := [name for name in part.config.held_out if in_one_form(name) not in known]:
             raise DatasetError(
-                f"held_out names {missing[0]!r}, which is no usable file of {part.config.folder!r}. Use names as they "
+                f"held_out names {missing[0]!r}, which is not a usable file of {part.config.folder!r}. Use names as "
+                "they "
                 f"are in the folder, such as {paths[0].name!r}."
             )
         folder = part.config.held_out_folder

@@ -56,7 +56,10 @@ def _windows_line(config: DatasetConfig, clips: Sequence[Sample]) -> str:
     total_s = sum({sample.path: sample.info.duration_s for sample in clips}.values())
     left_s = sum(_unused_s(clips, config.fps).values())
     of = f"{sum(counts)} of {counted(len(counts), 'clip')}"
-    return f"windows: {config.frame_extraction}, {of} ({each} of each); {left_s:.1f} of {total_s:.1f} s in none of them"
+    return (
+        f"windows: {config.frame_extraction}, {of} ({each} of each); {left_s:.1f} of {total_s:.1f} s outside of "
+        "all windows"
+    )
 
 
 def _unused_s(clips: Sequence[Sample], fps: float) -> dict[Path, float]:
@@ -172,16 +175,17 @@ def _lengths(samples: Sequence[Sample]) -> list[str]:
     known = {(sample.name, sample.caption): estimated_tokens(sample.caption) for sample in samples}
     lengths = lengths_of((name, count) for (name, _caption), count in known.items())
     line = (
-        f"caption length: about {lengths.median} tokens in the middle, {lengths.longest} at most, of {TOKEN_LIMIT} "
+        f"caption length: about {lengths.median} tokens (median), {lengths.longest} (longest), of at most "
+        f"{TOKEN_LIMIT} "
         "(estimated from the letters; Cache Latents counts)"
     )
     if not lengths.too_long:
         return [line]
-    return [line, f"probably cut at {TOKEN_LIMIT} tokens: {listed(dict.fromkeys(lengths.too_long))}"]
+    return [line, f"probably truncated at {TOKEN_LIMIT} tokens: {listed(dict.fromkeys(lengths.too_long))}"]
 
 
 _HURTS = (
-    "Masked loss is known to make Wan LoRAs worse more often than better (what lies outside is left to drift): compare "
+    "Masked loss makes Wan LoRAs worse more often than better, because areas outside of the masks drift: compare "
     "with a run without it."
 )
 
@@ -245,7 +249,7 @@ def scan_report(result: ScanResult) -> str:
     if clips:
         lines.append(_frames_line(result, clips))
     if held := [s.name for s in one_per_file(s for s in result.samples if s.cut.held)]:
-        lines.append(f"one frame short of {config.frame_lengths[0]}, so the last frame is held: {listed(held)}")
+        lines.append(f"one frame short of {config.frame_lengths[0]}, so the last frame is repeated: {listed(held)}")
     lines += _window_lines(config, result.samples)
     lines.append("buckets: " + tallied(str(s.bucket) for s in result.samples))
     if paged := [s.name for s in samples if s.info.more_pages]:
@@ -254,7 +258,7 @@ def scan_report(result: ScanResult) -> str:
         lines.append("enlarged: " + listed(s.name for s in samples if s.upscaled))
     if any(s.info.interlaced for s in samples):
         combed = listed(s.name for s in samples if s.info.interlaced)
-        lines.append(f"interlaced, so combs will be learned (ffmpeg -vf yadif removes them): {combed}")
+        lines.append(f"interlaced, so comb artefacts are learned (ffmpeg -vf yadif removes them): {combed}")
     lines += _caption_lines(config, result.samples, result.caption_hint)
     lines += _companion_lines(result)
     lines += _choice_lines(result, samples)
@@ -262,7 +266,7 @@ def scan_report(result: ScanResult) -> str:
         lines.append(f"repeats: each {config.num_repeats} times in an epoch")
     if config.prior_preservation:
         weight = f"weight {config.prior_preservation:g} in the loss"
-        lines.append(f"prior preservation: trained towards what the base model predicts, {weight}")
+        lines.append(f"prior preservation: trained towards the base model's prediction, {weight}")
     if config.class_preservation:
         word = f'"{config.class_word}"' if config.class_word.strip() else "nothing"
         lines.append(

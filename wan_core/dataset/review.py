@@ -50,10 +50,10 @@ class DatasetReview:
             lines.append(f"held out for evaluation: {counted(len(self.held_out), 'file')}: {held}")
         lines += speed_lines(self.dataset.samples, self.dataset.fps)
         lines += _group_lines("the same bytes", "trained once for each name", self.same_bytes)
-        lines += _group_lines("looks the same", "written again, scaled or cropped", self.look_alikes.groups)
+        lines += _group_lines("looks the same", "re-encoded, scaled or cropped", self.look_alikes.groups)
         if self.look_alikes.left_out:
             left = counted(self.look_alikes.left_out, "file")
-            lines.append(f"copies: {left} not compared, {self.comparing_s:g} s were over")
+            lines.append(f"copies: {left} not compared, {self.comparing_s:g} s were not enough")
         return "\n".join([*lines, *_size_lines(self.size, self.encoding_s)])
 
 

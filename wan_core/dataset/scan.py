@@ -199,7 +199,7 @@ def _look_at(
     if leads_outside(path, context.allowed):
         return Rejected(name=name, reason=LINK_OUTSIDE)
     if path.is_dir():
-        return Rejected(name=name, reason="is a folder; recursive in Wan Dataset Settings takes what is in it")
+        return Rejected(name=name, reason="is a folder; turn on recursive in Wan Dataset Settings to read its files")
     if path.suffix.lower() in OTHER_SUFFIXES:
         return Rejected(name=name, reason=f"{path.suffix} files are not read; convert it to mp4 or png")
     try:

@@ -77,7 +77,7 @@ def _pairs(source: LoraSource, reader: str) -> Iterator[tuple[str, Tensor, Tenso
             if parts.keys() - {"alpha"} != {"down", "up"}:
                 raise ExportError(
                     f"{module} of this run is {source.unlike_a_pair(module) or source.kind(module)}, and {reader} "
-                    "reads plain LoRAs alone. Export it without --diffusers and --peft, for ComfyUI."
+                    "reads only plain LoRAs. Export it without --diffusers and --peft, for ComfyUI."
                 )
             yield module, tensors.read(parts["down"]), tensors.read(parts["up"])
 

@@ -196,7 +196,8 @@ def own_folder(parent: Path, name: str) -> Path:
 def _no_own_folder(parent: Path, name: str) -> FileError:
     """Returns the refusal for a folder of the pack that is a link or a file."""
     return FileError(
-        f"{parent.name}/{name} is a link or no folder. Move it away: what is saved would not lie in {parent.name}."
+        f"{parent.name}/{name} is a link or a file. Move it away, because files would be saved outside of "
+        f"{parent.name}."
     )
 
 
@@ -240,7 +241,7 @@ def folder_for(path: Path, below: Path | None, make: bool = True) -> Iterator[Op
             missing = next((p for p in (*reversed(path.parent.parents), path.parent) if not p.is_dir()), path.parent)
             problem = "is not a folder" if os.path.lexists(missing) else "does not exist"
             raise FileError(
-                f"Folder {missing} {problem}, so {path.name} cannot be written. Make it, or choose another."
+                f"Folder {missing} {problem}, so {path.name} cannot be written. Create it, or choose another."
             ) from error
         yield folder
 

@@ -58,8 +58,9 @@ class Hold:
         """Raises LockLost if another process may have taken the lock."""
         if self.lost:
             raise LockLost(
-                f"{self.path.parent.name} was taken over by another process, as this one gave no sign of life for "
-                f"{_SILENT_S / 60:.0f} minutes. Look which one trains it; saved steps are kept."
+                f"{self.path.parent.name} was taken over by another process, because this one did not renew its "
+                "lock for "
+                f"{_SILENT_S / 60:.0f} minutes. Check which process trains it; saved steps are kept."
             )
 
 

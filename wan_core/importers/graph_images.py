@@ -53,7 +53,9 @@ def match_captions(
     parts = _frames_of(clips) if stills else list(clips)
     what = "still" if stills else "clip"
     if not parts:
-        raise DatasetError(f"No {what}s came in. Connect images, one IMAGE for each clip or any number of stills.")
+        raise DatasetError(
+            f"No {what}s are connected. Connect images, one IMAGE for each clip or any number of stills."
+        )
     if len(rates) == 1 or stills:
         rates = [rates[0]] * len(parts)
     if len(rates) != len(parts):
@@ -127,7 +129,7 @@ def _check(clip: PixelClip, config: DatasetConfig, stills: bool) -> None:
     if min(height, width) < MIN_SOURCE_PIXELS:
         raise DatasetError(f"{clip.name} is only {width}x{height} pixels. Use images of {MIN_SOURCE_PIXELS} and more.")
     if not bool(torch.isfinite(pixels).all()):
-        raise DatasetError(f"{clip.name} holds NaN or infinity. Look at what makes it.")
+        raise DatasetError(f"{clip.name} contains NaN or infinity. Check the node that makes it.")
     if stills:
         return
     info = ClipInfo(kind="clip", width=width, height=height, num_frames=shape[0], fps=fps, duration_s=shape[0] / fps)

@@ -69,7 +69,7 @@ def store_clips(
         stop_if(should_stop, "storing latents")
         items.append(_store(clip, writer, space, kind))
     if not items:
-        raise DatasetError("No latents came in. Give at least one clip.")
+        raise DatasetError("There are no latents. Connect at least one clip.")
     cache_set = CacheSet(
         items=tuple(items),
         empty_text_key=prompts.empty,
@@ -122,7 +122,7 @@ def _checked_latent(latent: Tensor, space: LatentSpace, name: str) -> Tensor:
             f"{_LARGEST_SIDE} pixels a side and {_MOST_LATENT_FRAMES} latent frames."
         )
     if not bool(torch.isfinite(latent).all()):
-        raise DatasetError(f"{name} holds NaN or infinity. Encode it again, the VAE in a wider dtype.")
+        raise DatasetError(f"{name} holds NaN or infinity. Encode it again with the VAE in a wider dtype.")
     return latent
 
 

@@ -44,7 +44,7 @@ def read_rows(tables: Sequence[Path], source: SourceFile, *, folder: Path) -> So
     if store is not None:
         store.save()
     if not files and not rejected:
-        raise DatasetError(f"{name} holds no rows. Write one a file.")
+        raise DatasetError(f"{name} has no rows. Write one row for each file.")
     used = set(listed.roles.values())
     unused = [column for column in listed.columns if column not in used]
     notes = [f"{name}: columns not used: {', '.join(column[:40] for column in unused[:20])}"] if unused else []
@@ -65,7 +65,7 @@ def _caption_hint(name: str, unused: Sequence[str]) -> str:
         return ""
     which = "column" if len(likely) == 1 else "one of the columns"
     columns = ", ".join(f'"{column[:40]}"' for column in likely)
-    return f"Captions may stand in {which} {columns} of {name}: name it in caption_column"
+    return f"Captions may be in {which} {columns} of {name}: name it in caption_column"
 
 
 class _RowReader:

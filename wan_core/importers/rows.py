@@ -86,7 +86,9 @@ def _is_array(path: Path) -> bool:
         if not _ARRAY_OF_ROWS.match(file.read(4096).removeprefix(codecs.BOM_UTF8)):
             return False
         if os.fstat(file.fileno()).st_size > JSON_HERE_BYTES:
-            raise DatasetError(f"{path.name} is one array, not a row a line. Name it .json, or write it again.")
+            raise DatasetError(
+                f"{path.name} is one array, not one row per line. Rename it to .json, or write it again."
+            )
     return True
 
 
@@ -132,8 +134,8 @@ def _cause(line: bytes, error: str) -> str:
     if line.endswith(b","):
         return "; a line ends without a comma"
     if re.search(rb",\s*[}\]]", line):
-        return "; no comma stands in front of a closing bracket"
-    return "; names and texts stand in double quotes" if b"'" in line and b'"' not in line else ""
+        return "; a closing bracket must not follow a comma"
+    return "; names and texts need double quotes" if b"'" in line and b'"' not in line else ""
 
 
 def _json_rows(path: Path) -> Iterator[_Read]:
@@ -141,7 +143,7 @@ def _json_rows(path: Path) -> Iterator[_Read]:
         # The size was checked before; this limit catches a file that has grown since.
         data: Any = json.loads(read_utf8(path, JSON_HERE_BYTES, "is larger than 4 MiB. Try again."))
     except (ValueError, RecursionError) as error:
-        what = "is not valid JSON" if path.suffix.lower() == ".json" else "is one array, and no valid JSON"
+        what = "is not valid JSON" if path.suffix.lower() == ".json" else "is one array, but not valid JSON"
         raise DatasetError(f"{path.name} {what} ({str(error)[:120]}). Write it again.") from error
     if not isinstance(data, list):
         raise DatasetError(f"{path.name} is not a list of rows. Write [{{...}}, {{...}}], or one row a line as .jsonl.")

@@ -43,7 +43,9 @@ def open_source(source: SourceFile) -> list[SourcePart]:
     path, suffix = source.path, source.path.suffix.lower()
     if path.is_dir():
         if not is_hf_dataset(path):
-            raise DatasetError(f"Folder {path.name!r} is no Hugging Face dataset. Folders of clips: Wan Video Dataset.")
+            raise DatasetError(
+                f"Folder {path.name!r} is not a Hugging Face dataset. For a folder of clips, use Wan Video Dataset."
+            )
         return [read_hf_dataset(source)]
     if suffix == ".tar":
         return [read_webdataset(source)]
@@ -53,11 +55,11 @@ def open_source(source: SourceFile) -> list[SourcePart]:
         return read_settings(Context(source))
     if path.name.lower().endswith(_PACKED_TARS):
         raise DatasetError(
-            f"{path.name} is a packed tar; only plain .tar files are read, because clips hardly shrink. Unpack it once "
-            "(gzip -d, or the program of its ending) and choose the .tar."
+            f"{path.name} is a packed tar; only plain .tar files are read, because clips hardly shrink. Unpack it "
+            "once (for example with gzip -d) and choose the .tar."
         )
     known = " ".join(sorted(_SOURCE_SUFFIXES))
-    raise DatasetError(f"{path.name} is no list of files by its suffix. Known suffixes: {known}.")
+    raise DatasetError(f"{path.name} has a suffix that no list of files has. Known suffixes: {known}.")
 
 
 def stated_settings(source: SourceFile) -> list[dict[str, Any]]:

@@ -192,7 +192,7 @@ def read_webdataset(source: SourceFile) -> SourcePart:
     path = source.path
     if source.unpacked is None:
         raise DatasetError(
-            f"{path.name} has to be unpacked, and no folder is named for that. Unpack it, and name its folder instead."
+            f"{path.name} must be unpacked, but no folder for that is given. Unpack it, and choose that folder instead."
         )
     members = tar_members(path, source.stop_if_asked)
     rejected = [Rejected(name=member.name[-120:], reason=member.refused) for member in members if member.refused]

@@ -72,7 +72,8 @@ def check_quantized_alike(step: int, noted: object, here: QuantizedBy | None) ->
     if then.weights != here.weights:
         by = f"torchao {then.torchao}" if then.torchao else "another version of Wan Trainer"
         raise CheckpointError(
-            f"Step {step} was trained on 8-bit weights that {by} made; this one makes others of the same file. "
+            f"Step {step} was trained on a base quantized by {by}; this version quantizes the same file to other "
+            "values. "
             "Set resume to new; with start_from_lora the new run begins with the LoRA of that step."
         )
 
@@ -107,15 +108,16 @@ def check_context(config: RunConfig, clips: CacheSet, file: WanFile, device: tor
         check_clip(height // 2 * (width // 2), placement.parts, placed_routes(train.routes, shape.num_layers))
     if config.lora.drops_inputs:
         raise ConfigError(
-            "Processes that train one clip together (model.placement.context_parallel) would drop other inputs of a "
-            "LoRA than one does. Set dropout to 0; rank_dropout and module_dropout are the same on all."
+            "Processes that train one clip together (model.placement.context_parallel) would draw other dropout "
+            "masks than a single process. Set dropout to 0; rank_dropout and module_dropout are the same on all."
         )
     if exchange == "ring":
         numerics = config.model.precision.numerics(file.compute_dtype)
         dtype = numerics.attention or numerics.compute
         if config.model.attention not in ("sdpa", "auto", "sdpa_flash"):
             raise ConfigError(
-                f"attention {config.model.attention} does not return what a ring of processes merges. Set attention to "
+                f"attention {config.model.attention} does not return the log-sum-exp, which a ring of processes "
+                "needs. Set attention to "
                 "sdpa, or model.placement.context_exchange to all-to-all."
             )
         check_ring(device=device, dtype=dtype, head_dim=shape.dim // shape.num_heads)
@@ -171,7 +173,7 @@ def with_expert(variant: WanVariant, expert: str) -> WanVariant:
         )
     if boundary is None:
         raise ConfigError(
-            f'expert "{expert}" makes no sense for {variant.name}, which has one model. Set expert to auto.'
+            f'expert "{expert}" does not apply to {variant.name}, which has one model. Set expert to auto.'
         )
     return replace(variant, expert=expert_named(expert), boundary=boundary)
 

@@ -104,8 +104,9 @@ def choose_run(
             found = replace(found, note=found.note + _spelled_otherwise(directory, config.run_name))
             if directory in unread:
                 note = (
-                    f"{found.note} What it saved says which job it is; its run.json does not: {unread[directory]} "
-                    f"When it trains, run.json is written again, and the old one is kept as {UNREAD}."
+                    f"{found.note} Its saved steps identify the job, because its run.json is unreadable: "
+                    f"{unread[directory]} "
+                    f"When the run trains, run.json is written again, and the old file is kept as {UNREAD}."
                 )
                 return replace(found, note=note)
             return found
@@ -130,7 +131,7 @@ def _spelled_otherwise(directory: Path, run_name: str) -> str:
     """Returns a sentence if a folder's name differs only in case or normal form, which some systems ignore; else ""."""
     if directory.name.startswith(run_name):
         return ""
-    return f" It is called {directory.name}: {run_name} is the same name to some systems."
+    return f" Its folder is called {directory.name}; on some systems, {run_name} is the same name."
 
 
 def prepare_run(decision: RunDecision, config: RunConfig) -> RunConfig:

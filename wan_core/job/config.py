@@ -92,13 +92,13 @@ class RunConfig(Config):
         object.__setattr__(self, "run_name", safe_name(self.run_name, "run_name"))
         if self.model.loras and self.lora.kind == "DoRA":
             raise ConfigError(
-                "A DoRA measures the weights it stands on, and over frozen LoRAs they are others here than in ComfyUI. "
-                "Train another kind of LoRA, or take Add Frozen LoRA out."
+                "A DoRA depends on the base weights, and with frozen LoRAs these differ between training and "
+                "ComfyUI. Set adapter to LoRA, or remove Add Frozen LoRA."
             )
         if self.lora.kind == PEFT and (self.model.loras or self.train.compile):
             raise ConfigError(
                 "A tuner of PEFT reads the weights of the base, which frozen LoRAs do not change, and its code is "
-                "not compiled. Set compile to false and take Add Frozen LoRA out, or set adapter to LoRA."
+                "not compiled. Set compile to false and remove Add Frozen LoRA, or set adapter to LoRA."
             )
         if self.train.loraplus_lr_ratio != 1 and self.lora.kind not in PAIRS:
             raise ConfigError(
@@ -107,7 +107,8 @@ class RunConfig(Config):
             )
         if self.train.optimizer == "muon" and (self.lora.kind == "DoRA" or self.lora.also_train != "nothing"):
             raise ConfigError(
-                "optimizer muon trains matrices; the lengths of a DoRA's rows, norms and biases are none. Choose "
+                "optimizer muon trains only matrices; the row lengths of a DoRA, norms and biases are not matrices. "
+                "Choose "
                 "another optimizer, or set adapter to LoRA and also_train to nothing."
             )
 
@@ -242,7 +243,7 @@ def write_status(directory: Path, status: RunStatus) -> None:
             raise
         if not second.exists():
             _log.warning(
-                "%s is open in another program; until it is closed there, %s has the state of the run.",
+                "%s is open in another program; until that program closes it, %s has the state of the run.",
                 *STATUS_FILES,
             )
         atomic_write_json(second, with_sentences(status.to_dict()))

@@ -20,7 +20,7 @@ _MAKES_ROOM = (
     "move other files off that drive",
 )
 
-_LACKS = "The file system there lacks what is needed: choose an output folder on another drive."
+_LACKS = "This file system lacks a needed feature: choose an output folder on another drive."
 _HELPS = {
     errno.EROFS: "Its drive is read-only: make it writable, or choose an output folder on another one.",
     errno.EACCES: "Give the account that runs this the right to write there.",
@@ -45,7 +45,7 @@ def disk_sentence(error: OSError) -> str:
             return _full_sentence(path)
     if path.name and is_held(error, path):
         return (
-            f"{path.name} in folder {shown_folder(path.parent)} is held open by another program, such as a viewer, a "
+            f"{path.name} in folder {shown_folder(path.parent)} is open in another program, such as a viewer, a "
             "virus scanner or one that syncs folders. Close it there, then try again."
         )
     if path.name and (helps := _HELPS.get(error.errno or 0)):

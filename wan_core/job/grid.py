@@ -114,7 +114,7 @@ def refuse_too_many(rows: int, columns: int) -> None:
     if rows * columns > _MOST_CELLS:
         raise ConfigError(
             f"{rows} rows (prompts x seeds) of {columns} clips (steps or LoRAs x strengths, base model) "
-            f"are {rows * columns} clips; at most {_MOST_CELLS} are rendered in one go. Give fewer."
+            f"are {rows * columns} clips; at most {_MOST_CELLS} are rendered at once. Choose fewer."
         )
 
 

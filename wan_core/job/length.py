@@ -30,7 +30,7 @@ def with_global_batch(train: TrainConfig, ranks: int) -> TrainConfig:
     if remainder:
         fits = " or ".join(str(count * one_pass) for count in (passes, passes + 1) if count)
         raise ConfigError(
-            f"global_batch_size {requested} is no multiple of {one_pass}, the clips of one pass (batch_size "
+            f"global_batch_size {requested} is not a multiple of {one_pass}, the clips of one pass (batch_size "
             f"{train.batch_size} x {ranks} in parallel). Set it to {fits}, or change batch_size."
         )
     return replace(train, gradient_accumulation_steps=passes)

@@ -24,7 +24,7 @@ def with_partner(run: OpenRun, plan: ModelPlan) -> tuple[OpenRun, OpenRun]:
     """
     if run.both or run.variant.boundary is None:
         trains = "trains both experts already" if run.both else f"trains {run.variant.name}, which is one model"
-        raise ConfigError(f"partner is the other expert of a pair, and the run {trains}. Take the link away.")
+        raise ConfigError(f"partner is the other expert of a pair, and the run {trains}. Disconnect it.")
     own, other = EXPERTS if run.variant.expert == EXPERTS[0] else EXPERTS[::-1]
     plan = plan.half(other) if plan.low_noise_file else plan
     model = run.config.model
@@ -65,8 +65,8 @@ def pair_of_previews(run: OpenRun, warn: Callable[[str], None]) -> tuple[OpenRun
         return ()
     if config.partner_digest not in ("", now):
         warn(
-            f"{config.partner.base_file.rpartition(':')[2]} is another file than when the previews of this "
-            "run began: clips from here on do not compare with those before."
+            f"{config.partner.base_file.rpartition(':')[2]} is not the file that earlier previews of this run used: "
+            "new previews are not comparable with them."
         )
     return pair
 

@@ -76,7 +76,7 @@ def _counted(directory: Path, width: float, last: int | None) -> tuple[list[Save
         )
     if len(found) < 2:
         raise CheckpointError(
-            f"Run {directory.name} has {len(found)} intact saved steps, and a mean needs two. Train on, or lower "
+            f"Run {directory.name} has {len(found)} intact saved steps, and a mean needs two. Train longer, or lower "
             "save_every_n_steps."
         )
     return found, shares_of([saved.step for saved in found], width)
@@ -101,8 +101,8 @@ def _mean_file(files: Mapping[int, tuple[float, Path]], width: float) -> bytes:
             metadata = dict(opened.header.metadata)
             if metadata.get("wan_trainer.tuner_file") == "LoRA":
                 raise ConfigError(
-                    "The files of a PEFT tuner have matrices that are found again at each save, so their mean is no "
-                    "LoRA. Set peft_file to differences, or ema_decay, in a new run."
+                    "The matrices in files of a PEFT tuner are computed separately at each save, so their mean is "
+                    "not a LoRA. Set peft_file to differences, or ema_decay, in a new run."
                 )
             for name in opened.header.tensors:
                 value = opened.read(name)

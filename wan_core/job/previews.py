@@ -49,7 +49,7 @@ def untrained_run(
     variant = (inspect_pair(plan, roots)[0] if pair else inspect_model(plan, roots)).variant
     if variant.boundary is not None and not pair:
         raise ConfigError(
-            f"{plan.base_file.rpartition(':')[2]} is one expert of a pair, and clips go through both. Choose both "
+            f"{plan.base_file.rpartition(':')[2]} is one expert of a pair, and rendering needs both. Choose both "
             "files in Load Wan Model, as diffusion_model and low_noise_model."
         )
     bare = CacheSet(
@@ -86,7 +86,7 @@ def preview_without_run(preview: SampleConfig | None, variant: WanVariant) -> Sa
                 "from. Connect start_image of Wan Preview Settings."
             )
         raise ConfigError(
-            f"{variant.name} reads more than text and pictures, and without a run nothing gives it that. Connect a run "
-            "that trained it."
+            f"{variant.name} needs inputs besides text and pictures, which only a run has. Connect a run that "
+            "trained it."
         )
     return sized_as_template(replace(preview, preview_size=AS_TEMPLATE), variant)

@@ -36,12 +36,15 @@ def remarks_on_base(plan: ModelPlan, found: WanFile) -> list[str]:
     remarks: list[str] = []
     loaded = f"{weights_once_loaded(plan, found) / 2**30:.3g} GiB"
     if kinds := ", ".join(unpacked_kinds(plan, found)):
-        remarks.append(f"{found.header.path.name} ({kinds}) is unpacked when it is loaded: its weights take {loaded}.")
+        remarks.append(
+            f"{found.header.path.name} ({kinds}) is dequantized when it is loaded: its weights take {loaded}."
+        )
     on_gpu = any(name != "cpu" for name in plan.placement.device_names())
     if on_gpu and found.compute_dtype == torch.float32 and plan.base_precision == "as in file":
         remarks.append(
-            f"{found.header.path.name} is fp32, and this run computes it so: its weights take {loaded}, and attention "
-            "has no fast kernel. A new run, with resume set to new, takes bf16."
+            f"{found.header.path.name} is fp32, and this run computes in fp32: its weights take {loaded}, and "
+            "attention "
+            "has no fast kernel. A new run, with resume set to new, uses bf16."
         )
     return remarks
 
@@ -51,15 +54,16 @@ def remarks_on_cards(plan: ModelPlan, compute: torch.dtype) -> list[str]:
     remarks: list[str] = []
     if plan.precision.numerics(compute).residual == torch.float16:
         remarks.append(
-            "The token stream is kept in fp16, which ends at 65504, and a trained Wan may come near it. Set "
+            "The token stream is kept in fp16, whose largest value is 65504, and values of a Wan model may come "
+            "close to it. Set "
             "precision_policy to balanced, which keeps it in fp32."
         )
     for card in map(abilities_of, plan.placement.device_names()):
-        again = f"A new run, with base_precision as in file and resume set to new, takes {card.compute}."
+        again = f"A new run, with base_precision as in file and resume set to new, uses {card.compute}."
         if compute == torch.bfloat16 and not card.bf16:
             remarks.append(
-                f"{card.what} has no bf16 of its own: torch emulates it, slowly, and has only the plain attention for "
-                f"it, whose memory grows with the square of the tokens. {again}"
+                f"{card.what} has no native bf16: torch emulates it slowly, and only with plain attention, whose "
+                f"memory grows with the square of the tokens. {again}"
             )
         elif compute == torch.float16 and not card.fp16:
             remarks.append(f"{card.what} is known to give NaN in fp16, or to be slow in it. {again}")
@@ -128,8 +132,8 @@ def routes_remark(train: TrainConfig) -> str:
     if not any(route.selection_ratio for route in train.routes):
         return ""
     return (
-        "With token routes the training loss begins higher, the more tokens pass by, and a LoRA or LoKr may learn less "
-        "in as many steps. Judge by the evaluation loss, which sees all tokens."
+        "With token routes the training loss starts higher, the more tokens skip layers, and a LoRA or LoKr may "
+        "learn less in the same number of steps. Compare runs by the evaluation loss, which uses all tokens."
     )
 
 
@@ -220,7 +224,8 @@ def still_remark(step: int, change: float, config: TrainConfig) -> str:
     low = sensible is not None and config.learning_rate < sensible[0]
     known = f": {_ends(sensible)} is usual with {config.optimizer}" if sensible and low else ""
     return (
-        f"After {step} steps the LoRA changes a weight by {change:.1g} on average, which nothing will show. Stop the "
+        f"After {step} steps the LoRA changes a weight by {change:.1g} on average, which has no visible effect. "
+        "Stop the "
         f"run and train with a higher learning_rate than {config.learning_rate:g}{known}."
     )
 
@@ -289,7 +294,7 @@ def set_aside_note(store: SaveStore) -> str:
     steps, was = ("saved step", "was") if len(folders) == 1 else ("saved steps", "were")
     return (
         f"{len(folders)} damaged {steps} of {store.folder.parent.name} ({size_text(size)}) {was} moved aside in its "
-        f"folder saves ({names}). Nothing reads them; delete them if you need the room."
+        f"folder saves ({names}). Nothing reads them; delete them if you need the space."
     )
 
 

@@ -179,7 +179,7 @@ def used_on(device: torch.device, functions: Iterable[tuple[Fused, str]]) -> Ite
 
 
 def _remark(name: str, fault: str) -> str:
-    return f"The fused function {name} {fault}; its plain form is used, which is slower and gives the same."
+    return f"The fused function {name} {fault}; its plain form is used, which is slower and gives the same results."
 
 
 def _fault(trial: Trial) -> str:

@@ -64,7 +64,7 @@ def check_ring(*, device: torch.device, dtype: torch.dtype, head_dim: int) -> No
         _gradients(one, one, one, one, out, total)
     except (RuntimeError, NotImplementedError) as error:
         raise ConfigError(
-            f"context_exchange ring needs torch's flash attention, which {device} has not in "
+            f"context_exchange ring needs torch's flash attention, which {device} lacks for "
             f"{str(dtype).removeprefix('torch.')} ({first_line(error)}). Set model.placement.context_exchange to "
             "all-to-all."
         ) from error

@@ -247,8 +247,8 @@ def _not_finite(
     values = reader.read(source, torch.float32)
     if bad := count_bad(values):
         return CheckpointError(
-            f"{source.file.name}: {bad} of {values.numel()} values of {name} are not finite (NaN or infinity), so no "
-            "step could be. Download the file again, or choose another."
+            f"{source.file.name}: {bad} of {values.numel()} values of {name} are not finite (NaN or infinity), so "
+            "no step could be finite. Download the file again, or choose another."
         )
     if not all_have_bf16(placement.devices):
         return ConfigError(

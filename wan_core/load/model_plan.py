@@ -184,7 +184,7 @@ def inspect_pair(plan: ModelPlan, roots: Roots) -> tuple[WanFile, WanFile]:
     """
     variants = [plan.variant.replace("low noise", "high noise"), plan.variant.replace("high noise", "low noise")]
     if plan.variant != "auto" and not plan.variant.endswith(" noise"):
-        raise ConfigError(f'variant "{plan.variant}" is no pair. Set low_noise_model to none, or variant to auto.')
+        raise ConfigError(f'variant "{plan.variant}" is not a pair. Set low_noise_model to none, or variant to auto.')
     halves = [
         inspect_model(replace(plan.half(expert), variant=variant), roots)
         for expert, variant in zip((HIGH, LOW), variants, strict=True)

@@ -19,7 +19,7 @@ KINDS = {
     "DoRA": "a LoRA, and the length of each row of the weight",
     "LoKr": "a Kronecker product of small matrices",
     "LoHa": "an elementwise product of two low-rank matrices",
-    "OFT": "outputs turned in blocks of rank",
+    "OFT": "outputs rotated in blocks of rank",
     "peft": "a tuner of the package peft, by name",
 }
 """kind -> its description"""
@@ -200,7 +200,8 @@ class LoraConfig(Config):
             )
         if self.kind == "OFT" and (self.alpha or self.dropout):
             raise ConfigError(
-                f"An OFT turns outputs, so it has neither alpha ({self.alpha:g}) nor lora_dropout ({self.dropout:g}). "
+                f"An OFT rotates outputs, so it has neither alpha ({self.alpha:g}) nor lora_dropout "
+                f"({self.dropout:g}). "
                 "Set both to 0; rank_dropout and module_dropout are for it too."
             )
 
@@ -229,11 +230,11 @@ class LoraConfig(Config):
             )
         if self.start_from or self.low_noise_start_from:
             raise ConfigError(
-                f'adapter_init "{self.init}" and start_from_lora both say how a LoRA begins. Set one to none.'
+                f'adapter_init "{self.init}" and start_from_lora both set the first values of a LoRA. Set one to none.'
             )
         if self.max_norm:
             raise ConfigError(
-                f'adapter_init "{self.init}" begins with a part of the weight, which scale_weight_norms '
+                f'adapter_init "{self.init}" starts with a part of the weight, which scale_weight_norms '
                 f"({self.max_norm:g}) would shrink. Set it to 0."
             )
 

@@ -135,7 +135,8 @@ def _changes(source: LoraSource, begin: str = "") -> Iterator[_Changed]:
         pair = pairs if pairs.modules[module].keys() - {"alpha"} else None
         if pair is not None and (what := pair.unlike_a_pair(module)):
             raise CheckpointError(
-                f"{source.name} is {what} ({module}), which cannot act beside a base that stays as it is. Choose a "
+                f"{source.name} is {what} ({module}), which needs changed base weights, so it cannot be applied as "
+                "a frozen LoRA. Choose a "
                 "LoRA, LoKr or LoHa, set only_what_fits of the node that reads it, or merge it into the base model "
                 "first."
             )

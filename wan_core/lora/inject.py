@@ -91,7 +91,7 @@ def check_targets(model: nn.Module, config: LoraConfig) -> dict[str, nn.Linear]:
     config.ranks_of(list(found))
     if outside := [name for name in found if block_of(name) is None]:
         raise ConfigError(
-            f"The LoRA targets match {outside[0]}, which lies outside the blocks and cannot be adapted. "
+            f"The LoRA targets match {outside[0]}, which is outside the blocks and cannot be adapted. "
             r"Begin each target with blocks\.\d+\."
         )
     if not found:
@@ -194,7 +194,8 @@ def set_strength(model: nn.Module, strength: float) -> None:
 
 @contextmanager
 def without_adapters(model: nn.Module) -> Iterator[None]:
-    """Inside, the model and its copies compute the bit-exact base model with frozen LoRAs; nothing is moved or copied."""
+    """Inside, the model and its copies compute the bit-exact base model with frozen LoRAs; nothing is moved or
+    copied."""
     adapters = [adapter for one in models_of(model) for adapter in adapters_of(one)]
     for adapter in adapters:
         adapter.bypassed = True
@@ -229,7 +230,7 @@ class LoraWeights:
             value = self.tensors[name]
             if value.shape != parameter.shape:
                 raise CheckpointError(
-                    f"{source}: {name} has shape {tuple(value.shape)}, needed is {tuple(parameter.shape)}. "
+                    f"{source}: {name} has shape {tuple(value.shape)}, but {tuple(parameter.shape)} is needed. "
                     "Set rank to the rank of the file."
                 )
         with torch.no_grad():

@@ -159,7 +159,8 @@ class LinearAdapter(ModuleAdapter):
         return None
 
     def to_narrow(self, dtype: torch.dtype) -> list[nn.Parameter]:
-        """Returns the parameters that `in_one_pass` reads in `dtype`, the dtype of the input; none if it is not used."""
+        """Returns the parameters that `in_one_pass` reads in `dtype`, the dtype of the input; none if it is not
+        used."""
         return []
 
     def unread(self, x: Tensor) -> Tensor:

@@ -29,7 +29,7 @@ def read_frozen(path: Path, lora: FrozenLora, model: nn.Module, expert: str | No
         what = what_cannot_act(source)
         why = f"is {what}" if what else "was trained for a model of another size, or for another model"
         raise CheckpointError(
-            f"{source.name} holds nothing that fits this model, and so nothing that only_what_fits keeps: it {why}. "
+            f"{source.name} contains nothing that fits this model, even with only_what_fits: it {why}. "
             "Choose a LoRA, LoKr or LoHa of this model."
         )
     if left := [*source.left_out, *(module for module in source.modules if module not in fits)]:
@@ -45,7 +45,7 @@ def read_start(path: Path, expert: str | None) -> LoraSource:
     source = read_lora(path, expert, leave_out=is_of_a_text_encoder)
     if source.left_out:
         _log.warning(
-            "%s adapts a text encoder too, which nothing here does: %d keys are left out (%s).",
+            "%s adapts a text encoder too, which is not supported here: %d keys are left out (%s).",
             source.name, len(source.left_out), shortened(", ".join(source.left_out), 200),
         )  # fmt: skip
     return source

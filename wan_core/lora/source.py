@@ -36,7 +36,7 @@ _REFUSED = {
     "oft_": "an OFT",
     "lora_B": "a LoRA with biases of its own",
     "reshape_weight": "a LoRA that changes the model's sizes",
-    **dict.fromkeys(("diff", "set_weight", "w_norm", "b_norm"), "a LoRA with whole weights or biases beside the pairs"),
+    **dict.fromkeys(("diff", "set_weight", "w_norm", "b_norm"), "a LoRA with full weights or biases besides the pairs"),
     **dict.fromkeys(("a1.", "a2.", "b1.", "b2."), "a GLoRA"),
 }
 _BOTH = (("transformer.", "transformer_2."), ("pipe.dit.", "pipe.dit2."))
@@ -221,7 +221,7 @@ def _of_the_other(header: CheckpointHeader, expert: str | None) -> tuple[str, ..
     if expert is None:
         raise CheckpointError(
             f"{header.path.name} holds the LoRAs of both experts of a Wan 2.2 pair ({' and '.join(both)}), and this "
-            "model is no half of a pair. Choose the LoRA of this model."
+            "model is not one expert of a pair. Choose the LoRA of this model."
         )
     return (both[1] if expert == HIGH else both[0],)
 
@@ -230,8 +230,8 @@ def _no_key(path: Path, key: str, header: CheckpointHeader) -> CheckpointError:
     texts = [name for name in header.tensors if is_of_a_text_encoder(name)]
     if key in texts:
         return CheckpointError(
-            f"{path.name} adapts a text encoder too ({len(texts)} keys, for example {texts[0][:80]}), which nothing "
-            "here does. Set only_what_fits of the node that reads it, or choose a LoRA of the Wan model alone."
+            f"{path.name} adapts a text encoder too ({len(texts)} keys, for example {texts[0][:80]}), which is not "
+            "supported here. Set only_what_fits of the node that reads it, or choose a LoRA of the Wan model alone."
         )
     return CheckpointError(
         f'{path.name}: "{key[:80]}" is not the key of a Wan LoRA. Choose a LoRA trained for Wan 2.1 or 2.2.'

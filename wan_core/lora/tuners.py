@@ -179,8 +179,8 @@ def say_left_out(adapters: Iterable[ModuleAdapter]) -> None:
     lost, total = sum(lost for lost, _ in pairs), sum(total for _, total in pairs)
     if lost > _EXACT**2 * total:
         _log.warning(
-            "The LoRA file has %.2g %% less than the trained change (its best form of this rank). A higher rank "
-            "has more of it, and peft_file differences all.", 100 * (lost / total) ** 0.5,
+            "The LoRA file lacks %.2g %% of the trained change, because a pair of this rank cannot hold all of it. "
+        "A higher rank loses less, and peft_file differences loses nothing.", 100 * (lost / total) ** 0.5,
         )  # fmt: skip
 
 
@@ -245,7 +245,7 @@ def _unlike_a_matrix(layer: TunedLinear, base: nn.Linear) -> str:
         x.requires_grad_()
         of_x, of_other, of_both = (layer(rows) - base(rows) for rows in (x, other, 2 * x + other))
         if not (of_both - 2 * of_x - of_other).norm() < _ALIKE * of_x.norm():
-            return "its change of a layer is no matrix, so ComfyUI has no file for it"
+            return "its change of a layer is not a matrix, so ComfyUI has no file for it"
         (gradient,) = torch.autograd.grad((of_x * weight).sum(), x)
     # If the layer is x @ M.T, the gradient is weight @ M, whose product with `other` equals that of weight and other @
     # M.T.
@@ -271,7 +271,8 @@ def _tuner_of(config: LoraConfig, names: list[str]) -> tuple[Any, Any]:
         if issubclass(tuner, utils.BaseTuner) and not hasattr(tuner, "update_and_allocate")
     }
     if config.peft_tuner.upper() not in known:
-        raise ConfigError(f'peft_tuner "{config.peft_tuner}" is no tuner of PEFT {peft.__version__} for linear layers.'
+        raise ConfigError(f'peft_tuner "{config.peft_tuner}" is not a tuner of PEFT {peft.__version__} for linear '
+        'layers.'
                           f"{nearest(config.peft_tuner.upper(), sorted(known))}")  # fmt: skip
     kind = known[config.peft_tuner.upper()]
     made_of = mapping.PEFT_TYPE_TO_CONFIG_MAPPING[kind]

@@ -26,7 +26,7 @@ _PROCESS = (
 )  # fmt: skip
 _NETWORK = (
     Key("type", "WanTrainSettings.adapter", "LoRA, LoKr", read=adapter),
-    Key("linear rank", "TrainLoRA.rank", "above 1024, for whole matrices: 1024", kind=int, own=4, read=rank_of),
+    Key("linear rank", "TrainLoRA.rank", "above 1024, for complete matrices: 1024", kind=int, own=4, read=rank_of),
     Key("linear_alpha alpha", "TrainLoRA.alpha", kind=float, own=1.0, read=alpha_of),
     Key("dropout", "WanTrainSettings.lora_dropout", kind=float),
     Key(

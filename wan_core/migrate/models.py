@@ -190,7 +190,8 @@ _MOST_LORAS = 8
 
 
 def _add_lora(key: str, file: Any, strength: Any, job: ForeignJob, in_previews: float = 1.0) -> None:
-    """Adds a frozen LoRA; a repository becomes a hint. `in_previews`: strength in previews as a multiple of `strength`."""
+    """Adds a frozen LoRA; a repository becomes a hint. `in_previews`: strength in previews as a multiple of
+    `strength`."""
     name, times = base_name(str(file)), 1.0 if strength is None else float(strength)
     if not name.lower().endswith(".safetensors"):
         job.now.change("{key} -> skipped: it names no file", key=f"{key} {str(file)[:80]}")

@@ -62,7 +62,8 @@ KEYS = (
     Key("timestep_sampling", "WanTrainSettings.timestep_sampling", own="sigma", read=to.sampling),
     Key("discrete_flow_shift", "WanTrainSettings.discrete_flow_shift", kind=float, own=1.0, read=to.shift),
     Key("sigmoid_scale", "WanTrainSettings.sigmoid_scale", kind=float),
-    Key("weighting_scheme", "WanTrainSettings.loss_weighting", "logit_normal and mode are draws", read=to.weighting),
+    Key("weighting_scheme", "WanTrainSettings.loss_weighting", "logit_normal and mode are distributions, so they "
+        "become timestep_sampling", read=to.weighting),
     Key("logit_mean", "WanTrainSettings.logit_mean", kind=float),
     Key("logit_std", "WanTrainSettings.logit_std", kind=float),
     Key("mode_scale", "WanTrainSettings.mode_scale", kind=float),

@@ -26,7 +26,8 @@ TRAINERS: Mapping[str, Mapping[str, tuple[Key, ...]]] = {
 }
 """trainer -> section of its file -> its keys"""
 _DATA_HALF = (
-    "{name} is the data half of {trainer} alone. Choose it in Wan Dataset From File, or import the training settings, "
+    "{name} contains only the dataset settings of {trainer}. Choose it in Wan Dataset From File, or import the "
+    "training settings, "
     "which name it."
 )
 _READS = (
@@ -85,7 +86,7 @@ def _settled(name: str, text: str, beside: NamedFiles, clips: int) -> ForeignJob
     except WanTrainerError:
         raise
     except _OF_ANOTHER_KIND as error:
-        raise ConfigError(f"{name} has a value of another kind: {first_line(error)}. Correct it.") from error
+        raise ConfigError(f"{name} has a value of the wrong type: {first_line(error)}. Correct it.") from error
 
 
 def _job_of(data: Any, name: str, suffix: str) -> ForeignJob:
@@ -106,7 +107,7 @@ def _job_of(data: Any, name: str, suffix: str) -> ForeignJob:
     try:
         return read_musubi_job(table, name)
     except NotOfMusubiError as error:
-        raise UnknownSettingsError(f"{name} is of no known trainer. {_READS}") from error
+        raise UnknownSettingsError(f"{name} belongs to no known trainer. {_READS}") from error
 
 
 def _in_sections_of_musubi(table: dict[str, Any]) -> bool:

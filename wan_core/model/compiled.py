@@ -53,12 +53,12 @@ def check_compile(device: torch.device) -> None:
     card, backend = abilities_of(device), backend_of(device)
     if not backend.compiles:
         raise ConfigError(
-            f"compile is not offered on {backend.title}, where torch's compiler is young and this pack was not tried "
-            "with it. Turn compile off: training is the same, only slower."
+            f"compile is not offered on {backend.title}, where this pack was not tested with torch's compiler. Turn "
+            "compile off: training is the same, only slower."
         )
     if not card.compiles:
         raise ConfigError(
-            f"compile takes a card of compute capability 7.0 or newer, and {device} is {card.what}. Turn compile off: "
+            f"compile needs a card of compute capability 7.0 or newer, and {device} is {card.what}. Turn compile off: "
             "training is the same, only slower."
         )
     if backend.triton and importlib.util.find_spec("triton") is None:

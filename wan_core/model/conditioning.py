@@ -29,8 +29,9 @@ STREAMS = tuple(f"context.{number}" for number in range(1, MOST_STREAMS + 1))
 _CONTEXT_FILES = ("source", "refvideo", *(f"ref{number}" for number in range(1, 9)))
 """the clip's files that the streams encode, in stream order"""
 WHOLE_CONTEXT = (
-    "Clips with context streams (Bernini-R) cannot share out tokens or route them yet: their streams differ in size. "
-    "Split blocks over GPUs instead of tokens, leave context_parallel at 1 and tread_routes empty."
+    "Clips with context streams (Bernini-R) cannot be combined with split tokens, context_parallel or tread_routes, "
+    "because their streams differ in size. Use split blocks, set context_parallel to 1, and leave tread_routes "
+    "empty."
 )
 
 

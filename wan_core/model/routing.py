@@ -22,7 +22,10 @@ from .block import Constants
 from .conditioning import sent
 
 _SHORT = re.compile(r"\s*([0-9.eE+-]+?)\s*:\s*(-?\d{1,9})\s*\.\.\s*(-?\d{1,9})\s*", re.ASCII)
-_HOW = 'Write it as "0.5: 2..-2": share that passes by, first layer, last layer; -1 is the last one. Several by ";".'
+_HOW = (
+    'Write it as "0.5: 2..-2": share of the tokens that skip, first and last skipped layer; -1 is the last '
+    'layer. Separate routes by ";".'
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,11 +67,11 @@ def read_routes(text: str) -> tuple[Route, ...]:
     for part in filter(str.strip, re.split("[;\n]", text)):
         match = _SHORT.fullmatch(part)
         if match is None:
-            raise ConfigError(f'tread_routes has "{part.strip()[:60]}", which is no route. {_HOW}')
+            raise ConfigError(f'tread_routes has "{part.strip()[:60]}", which is not a route. {_HOW}')
         try:
             share = float(match[1])
         except ValueError:
-            raise ConfigError(f'tread_routes has "{part.strip()[:60]}", whose share is no number. {_HOW}') from None
+            raise ConfigError(f'tread_routes has "{part.strip()[:60]}", whose share is not a number. {_HOW}') from None
         found.append({"selection_ratio": share, "start_layer_idx": int(match[2]), "end_layer_idx": int(match[3])})
     return tuple(Route.from_dict(one, "tread_routes") for one in found)
 
@@ -98,8 +101,8 @@ def placed_routes(routes: Sequence[Route], layers: int) -> tuple[Route, ...]:
     for one, other in pairwise(placed):
         if other.start_layer_idx <= one.end_layer_idx:
             raise ConfigError(
-                f"Two routes of tread_routes share layer {other.start_layer_idx}. Let each begin behind the end of "
-                "the one before it."
+                f"Two routes of tread_routes share layer {other.start_layer_idx}. Start each route after the end of "
+                "the previous one."
             )
     return tuple(route for route in placed if route.selection_ratio > 0)
 
@@ -198,7 +201,8 @@ class Routing:
         return tokens if self._now is None else self._now[0].some(tokens)
 
     def moved(self, move: Callable[[Tensor], Tensor]) -> None:
-        """Applies `move`, for example to another device, to the stored streams and constants, and to the kept indices."""
+        """Applies `move`, for example to another device, to the stored streams and constants, and to the kept
+        indices."""
         self._begin = {first: one._replace(kept=move(one.kept)) for first, one in self._begin.items()}
         if self._now is not None:
             passage, before = self._now

@@ -153,7 +153,8 @@ def check_clip(in_frame: int, parts: int, routes: Sequence[Route]) -> None:
     for route in routes:
         if (fewest := min(route.kept(in_frame), in_frame - route.kept(in_frame))) < parts:
             raise ConfigError(
-                f"tread_routes parts the {in_frame} tokens of a latent frame so that {fewest} of them are too few for "
+                f"tread_routes divides the {in_frame} tokens of a latent frame so that {fewest} of them are too few "
+                "for "
                 f"{parts} processes. Set selection_ratio nearer to 0.5, or model.placement.context_parallel to 1."
             )
 

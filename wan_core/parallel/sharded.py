@@ -164,8 +164,8 @@ class ShardedBlocks:
                 if not device_memory_ran_out(error):
                     raise
                 what = filled(
-                    "The GPU ran out of memory ({error}) while it gathered a sharded block, which one rank cannot try "
-                    "again alone. Render smaller clips, evaluate fewer, or raise model.placement.shards.",
+                    "The GPU ran out of memory ({error}) while it gathered a sharded block, which one rank cannot "
+                    "retry alone. Render smaller clips, evaluate fewer, or raise model.placement.shards.",
                     error=first_line(error),
                 )
                 raise OutOfMemory(failure(what, closing=RESUME)) from error

@@ -96,7 +96,7 @@ def _said_gibibytes(variable: str) -> float | None:
     except ValueError:
         limit = 0.0
     if not 0 < limit < 1e6:
-        raise ConfigError(f'{variable} is "{said[:40]}". Set it to a number of GiB, such as 16, or to nothing.')
+        raise ConfigError(f'{variable} is "{said[:40]}". Set it to a number of GiB, such as 16, or unset it.')
     return limit
 
 

@@ -129,7 +129,9 @@ class PlacementConfig(Config):
         names = tuple(gpu_name(n) if n.isdecimal() else n for n in listed)
         for name in names:
             if not _is_device(name):
-                raise PlacementError(f'devices has "{name}", which is no device. Write "all", or a list such as "0,1".')
+                raise PlacementError(
+                    f'devices has "{name}", which is not a device. Write "all", or a list such as "0,1".'
+                )
             if is_gpu(name) and name not in gpus:
                 have = ", ".join(gpus) or "none; only cpu"
                 raise PlacementError(f'Device "{name}" does not exist here (GPUs: {have}). Change devices.')
@@ -150,7 +152,8 @@ class PlacementConfig(Config):
         parts = max(1, min(self.context_parallel, ranks))
         if ranks % parts:
             raise PlacementError(
-                f"{ranks} processes are no multiple of context_parallel {parts}, so some would lack the other tokens "
+                f"{ranks} processes are not a multiple of context_parallel {parts}, so some would lack the other "
+                "tokens "
                 f"of their clip. Set model.placement.context_parallel to a number that divides {ranks}, or to 1."
             )
         return parts
@@ -186,7 +189,7 @@ class PlacementConfig(Config):
         sharders = min(self.shards, ranks)
         if ranks % sharders:
             raise PlacementError(
-                f"{ranks} processes are no multiple of shards {sharders}, so some would hold no complete copy. Set "
+                f"{ranks} processes are not a multiple of shards {sharders}, so some would hold no complete copy. Set "
                 f"model.placement.shards to a number that divides {ranks}, or to {ranks}."
             )
         return sharders

@@ -107,7 +107,7 @@ def _load_again(places: list[_Place]) -> None:
     assert full is not None
     devices = ", ".join(dict.fromkeys(str(place.home) for place in places))
     what = (
-        f"The model made room for a preview and does not fit back onto {devices}, because another "
+        f"The model was offloaded for a preview and does not fit again on {devices}, because another "
         f"program has taken the memory ({first_line(full)}). Close what else uses the GPU, or render "
         "smaller or no previews."
     )

@@ -63,7 +63,7 @@ class Placement:
                 planned = torch.device("cpu")
             if tensor.device != planned:
                 raise PlacementError(
-                    f"{name} is on {tensor.device}, planned was {planned}. This is a bug; please report it."
+                    f"{name} is on {tensor.device}, but {planned} was planned. This is a bug; please report it."
                 )
 
 

@@ -126,7 +126,7 @@ class SharedMemory:
             finally:
                 os.close(file)
         except (OSError, ValueError) as error:
-            _log.warning("%s lies in memory of this process alone: %s", name, error)
+            _log.warning("%s is in memory of this process only: %s", name, error)
             return None
 
     def locked(self, memory: Tensor, lock: Callable[[Tensor], Tensor]) -> Tensor:
@@ -143,7 +143,7 @@ class SharedMemory:
                     if found:
                         return found, False
             if time.monotonic() > deadline:
-                _log.warning("Another process of this run was waited for in vain, so this one shares no more memory.")
+                _log.warning("Another process of this run did not respond, so this one stops sharing memory.")
                 self.processes = ()
             time.sleep(_POLL_S)
         return None, False

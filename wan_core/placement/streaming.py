@@ -185,7 +185,8 @@ class Ring:
             return
         if torch.is_grad_enabled() and not again and block.trains:
             raise PlacementError(
-                f"The weights of {name} rest in host memory, but it keeps its activations, which need them there. Turn "
+                f"The weights of {name} are offloaded to host memory, but the block keeps its activations, whose "
+                "backward pass needs the weights. Turn "
                 "gradient_checkpointing on with unchecked_blocks 0, or set blocks_to_swap to 0."
             )
         with torch.inference_mode(False), torch.no_grad():

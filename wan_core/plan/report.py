@@ -106,7 +106,7 @@ def plan_sentences(plan: MemoryPlan) -> str:
         lines.append(of_step.sentence())
     for name, phases in plan.ratios_followed().items():
         said = ", ".join(f"{_WORDS.get(phase, phase)} x{ratio:.2f}" for phase, ratio in phases.items())
-        lines.append(f"{name}: corrected by what runs of this model took on this card ({said})")
+        lines.append(f"{name}: corrected by measurements of earlier runs of this model on this card ({said})")
     routed = routed_of(plan, card)
     if routed is not None:
         lines.append(f"tokens by layer: {routed.drawn()}")

@@ -120,7 +120,7 @@ def choose_mesh(job: Workload, card: Card, free: int, world: World, clips: int) 
     plans = [plan for mesh in _meshes(job, world, clips) if (plan := mesh_plan(job, card, free, world, clips, mesh))]
     if not plans:
         raise WanTrainerError(
-            f"{clips} clips a step cannot be shared out over {world.ranks} ranks. Set another batch_size or "
+            f"{clips} clips a step cannot be divided evenly among {world.ranks} ranks. Set another batch_size or "
             "gradient_accumulation_steps."
         )
     fits = [plan for plan in plans if not plan.why_not]

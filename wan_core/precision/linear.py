@@ -90,7 +90,8 @@ class QuantizedLinear(nn.Linear):
 
 
 def multiply_in(model: nn.Module, dtype: torch.dtype | None) -> None:
-    """Makes all quantized linears of `model` that can do so compute their products in 8-bit `dtype`; None: no linear."""
+    """Makes all quantized linears of `model` that can do so compute their products in 8-bit `dtype`; None: no
+    linear."""
     for layer in model.modules():
         if isinstance(layer, QuantizedLinear):
             layer.multiply_in(dtype)

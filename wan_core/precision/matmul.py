@@ -105,7 +105,7 @@ def check_matmul(dtype: torch.dtype, device: torch.device) -> None:
     if not (card.int8_products if dtype == torch.int8 else card.fp8_products):
         newer = "7.0" if dtype == torch.int8 else "8.9 (RTX 40 and newer)"
         raise ConfigError(
-            f'matmul "{name}" cannot run on {device}: it takes compute capability {newer}, and this is {card.what}. '
+            f'matmul "{name}" cannot run on {device}: it needs compute capability {newer}, and this is {card.what}. '
             "Set matmul to compute in Precision Policy."
         )
     weight = torch.zeros(_FEWEST_ROWS, _FEWEST_ROWS, device=device).to(dtype)

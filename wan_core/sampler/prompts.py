@@ -125,7 +125,7 @@ def _listed(prompts: list[object]) -> Iterator[tuple[str, str, str]]:
         place = f"prompts, number {number} of the list"
         if not isinstance(prompt, str) or not prompt.strip():
             what = json.dumps(prompt, ensure_ascii=False)[:40]
-            raise ConfigError(f'{place} is {what}, which is no text. Write ["one", "two"], or {{"nickname": "one"}}.')
+            raise ConfigError(f'{place} is {what}, which is not text. Write ["one", "two"], or {{"nickname": "one"}}.')
         yield place, "", " ".join(prompt.split())
 
 
@@ -133,7 +133,7 @@ def _once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
     named = dict(pairs)
     for name, _ in pairs:
         if [other for other, _ in pairs].count(name) > 1:
-            raise ConfigError(f'prompts, "{name[:40]}": the nickname stands there twice. Rename one of them.')
+            raise ConfigError(f'prompts, "{name[:40]}": the nickname occurs twice. Rename one of them.')
     return named
 
 
@@ -149,7 +149,7 @@ def _parted(place: str, name: str, line: str) -> tuple[str, PreviewPrompt]:
         key, value = mark[1].lower(), line[mark.end() : end].strip()
         if key not in _SUFFIXES:
             known = " ".join(f"--{suffix}" for suffix in _SUFFIXES)
-            raise ConfigError(f"{place}: --{mark[1]} is no setting of a prompt. Use {known}.")
+            raise ConfigError(f"{place}: --{mark[1]} is not a setting of a prompt. Use {known}.")
         field, kind = _SUFFIXES[key]
         try:
             values[field] = kind(value)

@@ -108,7 +108,7 @@ def attention(_place: Path) -> str:
 def pinned_memory(_place: Path) -> str:
     """Returns the speed of copies from pinned memory, on which block swap depends."""
     if not backend_of(device()).late_copies:
-        raise Unneeded("no CUDA device, so there is nowhere to send it")
+        raise Unneeded("no CUDA device, so the transfer was not tested")
     size = 64 << 20
     held = torch.empty(size, dtype=torch.uint8).pin_memory()
     there = torch.empty(size, dtype=torch.uint8, device=device())

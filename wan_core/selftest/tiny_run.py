@@ -50,7 +50,7 @@ def _train(place: Path, plan: ModelPlan) -> str:
     saved = SaveStore(directory).latest()
     looks = [event for event in events if isinstance(event, CheckpointSaved)]
     if saved is None or not looks or looks[-1].passed_over or not looks[-1].modules:
-        raise TrainingError("No LoRA was saved that ComfyUI's loader takes whole. Report it with these lines.")
+        raise TrainingError("ComfyUI's loader would skip a part of the saved LoRA. Report it with these lines.")
     clips = len({event.sample_id for event in events if isinstance(event, DecodeWanted)})
     return (
         f"{_STEPS} steps on {device().type}, resumed half-way, {clips} previews sampled, a LoRA of {looks[-1].modules} "

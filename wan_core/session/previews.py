@@ -60,7 +60,7 @@ class Previews:
                         raise
                     name = expert_setting(before.name)
                     what = (
-                        f"The {name} noise expert made room for a preview and does not fit back "
+                        f"The {name} noise expert was offloaded for a preview and does not fit on the GPU again "
                         f"({first_line(error)}). Close what else uses the GPU, or render smaller or no previews."
                     )
                     raise OutOfMemory(failure(what, closing=RESUME)) from error

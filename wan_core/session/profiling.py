@@ -107,17 +107,15 @@ class StepProfiler:
 
     def _write_trace(self, step: int) -> None:
         profile, self._profile = self._profile, None
-        with self._noting(f"The profile of step {step} could not be written: {{why}}. Free disk space, and ask again."):
+        with self._noting(
+            f"The profile of step {step} could not be written: {{why}}. Free disk space, and profile again."
+        ):
             profile.__exit__(None, None, None)
             if step < self._first:
                 return
             name = f"steps-{self._first:06d}-{step:06d}"
             size = self._write(f"{name}.json.gz", profile.export_chrome_trace, table=f"{name}.txt")
-            memory = (
-                ""
-                if backend_of(default_device()).memory_history
-                else " There is no snapshot of memory: that is of a GPU."
-            )
+            memory = "" if backend_of(default_device()).memory_history else " A memory snapshot needs a GPU."
             self._emit(
                 Note(
                     text=f"{counted(step - self._first + 1, 'step')} profiled: {FOLDER}/{name}.json.gz, "
@@ -137,7 +135,9 @@ class StepProfiler:
     def _write_memory(self) -> None:
         step, self._recorded = self._recorded, 0
         name, memory = f"memory-{step:06d}.pickle", allocator()
-        with self._noting(f"The memory of step {step} could not be written: {{why}}. Free disk space, and ask again."):
+        with self._noting(
+            f"The memory of step {step} could not be written: {{why}}. Free disk space, and profile again."
+        ):
             try:
                 size = self._write(name, memory._dump_snapshot)
             finally:

@@ -56,7 +56,7 @@ def sample_job(directory: Path, job_file: Path, roots: Roots, *, emit: Emit, con
     previews = inputs_of(runs[0], job.preview)
     if directory not in job_file.parents:
         raise ConfigError(
-            f"The job file {job_file.name} lies outside the run, and clips are written beside it. "
+            f"The job file {job_file.name} is outside the run, and clips are written next to it. "
             f"Put it into {directory.name}/samples/<a name>/."
         )
     folder = job_file.parent.relative_to(directory).as_posix()
@@ -90,7 +90,7 @@ def sample_job(directory: Path, job_file: Path, roots: Roots, *, emit: Emit, con
                     if (step, expert) not in warned:
                         warned.add((step, expert))
                         which = f"the {expert_setting(expert)} noise expert"
-                        session.warn(f"Step {step} has no LoRA of {which} yet: it renders as it is.")
+                        session.warn(f"Step {step} has no LoRA of {which} yet: this expert renders without a LoRA.")
                 clip, seed = previews.clips[cell.row.prompt], cell.row.seed
                 clip = clip if seed is None else replace(clip, seed=seed)
                 previewer.render_clip(step or 0, cell.name, folder, clip)

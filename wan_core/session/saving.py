@@ -82,15 +82,16 @@ class Saver:
             if (seconds := next(pauses, None)) is None:
                 step, why = refused
                 raise CheckpointError(
-                    f"Saved step {step} of {self.directory.name} cannot be read ({why}): another program holds a file "
-                    "of it, or it is of another account. Close it there or give this account the right to read it, "
-                    f"then start again. To do without that step, move saves/step-{step:06d} away."
+                    f"Saved step {step} of {self.directory.name} cannot be read ({why}): another program has a file "
+                    "of it open, or it belongs to another account. Close it there or give this account the right to "
+                    "read it, "
+                    f"then start again. To resume from an older step, move saves/step-{step:06d} away."
                 )
             _wait(seconds, self.session.control)
         if self.saved is None and (other := self.store.latest()) is not None:
             raise CheckpointError(
                 f"The saved step {other.step} of {self.directory.name} belongs to another job. "
-                "Queue Train Wan LoRA again: it will start a new folder."
+                "Queue Train Wan LoRA again: it starts a new run."
             )
 
     def begin(self) -> None:
@@ -151,7 +152,7 @@ class Saver:
                 if is_held(error, self.store.folder):
                     text = (
                         f"Step {step} cannot be saved ({why}): another program, such as a virus scanner or one that "
-                        "syncs folders, holds a file of it open. Close it there; the run waits and loses nothing."
+                        "syncs folders, has a file of it open. Close it there; the run waits and loses nothing."
                     )
                 self.session.warn(text)
                 _wait(_RETRY_SAVE_S, self.session.control)
@@ -170,7 +171,7 @@ class Saver:
             try:
                 found = look_at_lora(file, expert.run.file.weights)
             except (OSError, CheckpointError) as error:  # the save was verified before, so the run continues
-                _log.warning("saved step %d could not be looked at: %s", saved.step, error)
+                _log.warning("saved step %d could not be checked: %s", saved.step, error)
                 continue
             said = expert_setting(expert.name)
             before, of_whom = (f"{said} ", f"{said.title()} noise: ") if experts.both else ("", "")
@@ -182,7 +183,7 @@ class Saver:
                 self.session.warn(f"{of_whom}{still}")
             if found.unplaced:
                 text = (
-                    f"ComfyUI would pass over {len(found.unplaced)} names of saved step {saved.step}, for example "
+                    f"ComfyUI would skip {len(found.unplaced)} names of saved step {saved.step}, for example "
                     f"{found.unplaced[0]}: the model has no such weight. Please report it with the name of the model."
                 )
                 self.session.warn(text)

@@ -84,8 +84,8 @@ class Delivery:
         if self._thread.is_alive():
             left.append(
                 self._late
-                or f"{self._destination.title} had not taken everything {time.monotonic() - began:.0f} s after the "
-                "run ended. What is missing there is in the run's own folder."
+                or f"{self._destination.title} had not received everything {time.monotonic() - began:.0f} s after "
+                "the run ended. The run's folder has everything."
             )
         return left
 

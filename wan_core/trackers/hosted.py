@@ -62,8 +62,7 @@ def _check_wandb_folder(directory: Path) -> None:
     for name in ("wandb/settings", ".wandb"):
         if os.path.lexists(directory / name):
             raise ConfigError(
-                f"{directory.name} holds {name}, by which a run folder would say where your key and figures go. "
-                "Remove it."
+                f"{directory.name} holds {name}, which would decide where your key and figures are sent. Remove it."
             )
     os.environ["WANDB_DISABLE_GIT"] = "true"  # git may run commands from the folder's .git/config
 

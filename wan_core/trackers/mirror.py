@@ -58,7 +58,7 @@ class Mirror:
 
         scheme = urlsplit(settings.url).scheme
         if "://" not in settings.url:
-            raise ConfigError("mirror.url does not name its kind. Write file:///folder or s3://bucket/folder.")
+            raise ConfigError("mirror.url has no protocol. Write file:///folder or s3://bucket/folder.")
         try:
             fsspec.get_filesystem_class(scheme)
         except ImportError as error:

@@ -318,7 +318,8 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
             )
         if self.compile and self.keeps:
             raise ConfigError(
-                f'compile does not go with checkpointing_policy "{self.checkpointing_policy}": a compiled block has no '
+                f'compile does not work with checkpointing_policy "{self.checkpointing_policy}": a compiled block '
+                "has no "
                 "activations to name. Set checkpointing_policy to full, or turn compile off."
             )
 

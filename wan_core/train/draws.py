@@ -65,7 +65,7 @@ class Levels:
         if len(listed) and not len(self._listed):
             low, high = (1000 * sigma for sigma in self._range)
             raise ConfigError(
-                f"No noise level of timestep_list lies in what is trained here, {low:g} to {high:g}. Add one, or empty "
+                f"No noise level of timestep_list is in the trained range, {low:g} to {high:g}. Add one, or empty "
                 "the list."
             )
 
@@ -94,7 +94,7 @@ class Levels:
         if share < LEAST_SHARE:
             raise ConfigError(
                 f"timestep_sampling {config.timestep_sampling} draws {100 * share:.2g} % of its noise levels in "
-                f"{1000 * low:g} to {1000 * high:g}, what is trained here. Choose shift or uniform, or another "
+                f"{1000 * low:g} to {1000 * high:g}, the trained range. Choose shift or uniform, or another "
                 "logit_mean or discrete_flow_shift."
             )
 

@@ -264,7 +264,7 @@ def _together(absent: Callable[[], list[int]]) -> Iterator[None]:
         # After the death of one rank, other ranks that have not entered may be alive.
         missing = absent() if silent else []
         who = f"Rank {' and rank '.join(map(str, missing))}" if missing else "Another rank"
-        what = f"{'have' if len(missing) > 1 else 'has'} not answered in all the time it had" if silent else "has ended"
+        what = f"{'have' if len(missing) > 1 else 'has'} not answered in time" if silent else "has ended"
         why = f"{who} of this run {what}, so this one ends too ({shortened(str(error), 200)})."
         raise RankLost(failure(why, closing=RESUME)) from error
 

@@ -126,7 +126,7 @@ def rates_sentence(names: Collection[str], config: UpdateConfig) -> str:
     said = ", ".join(
         f"{count} of {len(layers)} layers at {factor:g} x" for factor, count in sorted(counts.items()) if factor != 1
     )
-    return f"Learning rates by lr_patterns: {said or 'none'}; {counts[1.0]} as it is."
+    return f"Learning rates by lr_patterns: {said or 'none'}; {counts[1.0]} at 1 x."
 
 
 def _layer_of(name: str) -> str:

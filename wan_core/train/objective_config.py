@@ -61,8 +61,8 @@ class ObjectiveConfig(Config):
     )
     mode_scale: float = objective_setting(
         1.29,
-        "For timestep_sampling mode: how strongly the middle is favoured. Below 0, the ends are. Raise it to train the "
-        "middle more.",
+        "For timestep_sampling mode: how strongly middle noise levels are favoured; below 0, the lowest and highest "
+        "are. Raise it to train middle levels more.",
         low=-1.0,
         high=1.75,
     )

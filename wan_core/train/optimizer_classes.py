@@ -69,8 +69,8 @@ def check_class(config: TrainConfig) -> None:
         )
     if name == "CPUOffloadOptimizer":
         raise ConfigError(
-            f"optimizer_class {path[:80]} works on CUDA alone, and takes gradients before they are clipped, "
-            "averaged and found finite. Choose any other and set offload_optimizer (--set offload_optimizer=true), "
+            f"optimizer_class {path[:80]} works only on CUDA, and uses gradients before they are clipped, averaged "
+            "and checked. Choose another class, and set offload_optimizer (--set offload_optimizer=true), "
             "which keeps it in host memory."
         )
     _check_package(config, module.partition(".")[0])
@@ -104,7 +104,7 @@ def class_of(config: TrainConfig) -> tuple[Callable[..., torch.optim.Optimizer],
         isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer) and f"{kind.__module__}.".startswith(inside)
     ):
         raise ConfigError(
-            f'optimizer_class "{known.path[:80]}" is no class of an optimizer. Example: pytorch_optimizer.Adan'
+            f'optimizer_class "{known.path[:80]}" is not an optimizer class. Example: pytorch_optimizer.Adan'
         )
     return kind, known
 

@@ -250,7 +250,7 @@ def _filled_from(
             part = parts.get(name.removeprefix(key))
             if part is None or part.shape != value.shape:
                 raise CheckpointError(
-                    f"The resume state has another kind of {prefix}{key} than this optimizer. Resume with the "
+                    f"The resume state has another type of {prefix}{key} than this optimizer. Resume with the "
                     "optimizer that saved it, or set resume to new."
                 )
             part.copy_(value)

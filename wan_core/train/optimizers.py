@@ -40,7 +40,7 @@ def make_optimizer(parameters: Mapping[str, nn.Parameter], config: TrainConfig) 
     arguments = arguments_of(config.optimizer_args, "optimizer_args")
     for name in arguments:
         if name in _OURS:
-            instead = f"Set {_OURS[name]}." if _OURS[name] else "The adapters are what it trains."
+            instead = f"Set {_OURS[name]}." if _OURS[name] else "It always trains the adapters."
             raise ConfigError(f'optimizer_args names "{name}". {instead}')
         if name not in takes:
             others = sorted(takes.keys() - _OURS.keys())
@@ -54,7 +54,8 @@ def make_optimizer(parameters: Mapping[str, nn.Parameter], config: TrainConfig) 
         if ran_out_of_memory(error):
             raise
         raise ConfigError(
-            f'optimizer "{config.optimizer}" ({kind.__name__}) cannot be made: {first_line(error).rstrip(".")}. Change '
+            f'optimizer "{config.optimizer}" ({kind.__name__}) cannot be created: {first_line(error).rstrip(".")}. '
+            "Change "
             "optimizer_args, or choose another optimizer."
         ) from error
 

@@ -165,7 +165,7 @@ class Previewer:
         except OSError as error:
             if not is_held(error, index):
                 raise
-            _log.warning("samples/%s is held open by another program; the next clip lists this one too.", index.name)
+            _log.warning("samples/%s is open in another program; the next clip lists this one too.", index.name)
         else:
             self._unlisted.clear()
 
@@ -193,7 +193,7 @@ def _indexed(directory: Path) -> list[dict[str, Any]]:
         entries = None
     if isinstance(entries, list) and all(isinstance(entry, dict) for entry in entries):
         return entries
-    _log.warning("%s is damaged and is made again from the clips beside it", path)
+    _log.warning("%s is damaged and is rebuilt from the clips next to it", path)
     return [
         {"id": file.stem, "step": int(named["step"]), "file": file.relative_to(directory).as_posix()}
         for file in sorted(path.parent.rglob("step-*"))

@@ -145,8 +145,8 @@ class Relief:
             if changed := measure():
                 self.used_fallback = True
                 text = (
-                    f"The GPU ran out of memory in step {step}. It is tried again with less, and nothing is "
-                    f"lost: from now on {changed}. ({first_line(error)})"
+                    f"The GPU ran out of memory in step {step}. The step is repeated with less memory, and nothing "
+                    f"is lost: from now on {changed}. ({first_line(error)})"
                 )
                 self._emit(Note(text=text, level="warning"))
                 return
@@ -157,8 +157,8 @@ class Relief:
             return ""
         self._model.run_in_chunks(CHUNK_TOKENS)
         return (
-            f"feed-forward and cross-attention run {CHUNK_TOKENS} tokens together; sums of gradients are rounded "
-            "otherwise in the last bit"
+            f"feed-forward and cross-attention run {CHUNK_TOKENS} tokens together; sums of gradients differ in the "
+            "last bit"
         )
 
     def _check_all_blocks(self) -> str:

@@ -96,7 +96,7 @@ class SavedStep:
             if len(steps) == len(EXPERTS) and sum(steps) == self.step:
                 return steps
         raise CheckpointError(
-            f"Saved step {self.step} does not say how far each expert is. Resume from an older saved step."
+            f"Saved step {self.step} lacks the steps of each expert. Resume from an older saved step."
         )
 
     def read_state(self) -> dict[str, Tensor]:

@@ -215,7 +215,7 @@ def _check_finite(state: dict[str, Tensor]) -> None:
     for name, value in state.items():
         # Converted to float32, because torch has no `isfinite` for float8.
         if value.is_floating_point() and not torch.isfinite(value if value.itemsize > 1 else value.float()).all():
-            raise CheckpointError(f"The state {name} is not finite; it was not saved. Earlier saved steps stand.")
+            raise CheckpointError(f"The state {name} is not finite; it was not saved. Earlier saved steps are kept.")
 
 
 def _write(path: Path, data: bytes, run: Path) -> str:

@@ -57,9 +57,10 @@ class UpdateConfig(Config):
     optimizer: str = _optimizer_setting(
         "adamw",
         "The optimizer. adamw: PyTorch's AdamW. adamw8bit, adamw4bit, adamwfp8: with quantized state; these need "
-        "torchao. adafactor, muon: PyTorch's; adafactor with 100 times AdamW's learning_rate. lion: with a third of "
-        "it. prodigy: finds the rate itself; set learning_rate 1. schedule_free: with lr_scheduler constant. came: "
-        "with a tenth, needs less memory. These four need pytorch-optimizer. bnb_adamw8bit, bnb_paged_adamw8bit, "
+        "torchao. adafactor, muon: PyTorch's. lion, prodigy, schedule_free, came: from pytorch-optimizer; came "
+        "needs less memory. Set learning_rate to 100 times AdamW's for adafactor, a third for lion, a tenth for "
+        "came, and 1 for prodigy, which finds the rate itself. schedule_free needs lr_scheduler constant. "
+        "bnb_adamw8bit, bnb_paged_adamw8bit, "
         "bnb_lion8bit: bitsandbytes. custom: the class in optimizer_class. Change it to adamw8bit when memory is "
         "short.",
         choices=(
@@ -247,8 +248,8 @@ class UpdateConfig(Config):
         _ = self.rates  # raises for a line without a factor
         if self.lr_warmup_steps and self.lr_warmup_share:
             raise ConfigError(
-                f"lr_warmup_steps is {self.lr_warmup_steps} and lr_warmup_share {self.lr_warmup_share:g}, and both say "
-                "how long warm-up is. Set one of them to 0."
+                f"lr_warmup_steps is {self.lr_warmup_steps} and lr_warmup_share {self.lr_warmup_share:g}, and both "
+                "set the length of warm-up. Set one of them to 0."
             )
         if not self.max_train_epochs:  # epochs become steps only once the clips are known
             self.check_warmup()
@@ -275,8 +276,7 @@ class UpdateConfig(Config):
             )
         if self.optimizer == "schedule_free" and self.ema_decay:
             raise ConfigError(
-                f"ema_decay is {self.ema_decay:g}, and optimizer schedule_free keeps a mean of its own. Set ema_decay "
-                "to 0."
+                f"ema_decay is {self.ema_decay:g}, and optimizer schedule_free has its own average. Set ema_decay to 0."
             )
         if self.optimizer == "prodigy" and (self.loraplus_lr_ratio != 1 or self.lr_patterns):
             which, usual = ("lr_patterns", "nothing") if self.lr_patterns else ("loraplus_lr_ratio", "1")

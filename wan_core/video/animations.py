@@ -70,7 +70,7 @@ def animation_of(path: Path) -> Animation | None:
         if found is None or len(found.durations_s) < 2:
             return None
         if os.fstat(file.fileno()).st_size > _MAX_BYTES:
-            raise refuse(path, f"moves and is larger than {_MAX_BYTES >> 30} GiB", "Write it as an mp4")
+            raise refuse(path, f"is an animation larger than {_MAX_BYTES >> 30} GiB", "Write it as an mp4")
     if found.size[0] * found.size[1] > MAX_PIXELS:
         raise refuse(path, f"has {found.size[0]}x{found.size[1]} pixels", "Scale it down")
     if not sum(found.durations_s):

@@ -153,7 +153,7 @@ def _scan_packets(
             continue
         stamp = packet.pts if packet.pts is not None else packet.dts  # AVI files have decoding times only
         if stamp is None:
-            raise refuse(path, "carries no times for its frames")
+            raise refuse(path, "has no times for its frames")
         if packet.dts is not None and container.format.name in _STREAMS:
             if packet.dts < clock:
                 raise refuse(path, "has times that jump back, as where two recordings were joined")
@@ -185,7 +185,7 @@ def _check_complete(path: Path, container: InputContainer, end_s: float) -> None
         with open_media(path) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - 1024))
             if not file.read().rstrip(b"\0").endswith(_GIF_END):
-                raise refuse(path, "is cut off: the mark of its end is missing", "Copy it again")
+                raise refuse(path, "is cut off: its end marker is missing", "Copy it again")
     stated_s = (container.duration or 0) / 1_000_000
     if end_s < stated_s - _TRUNCATED_S:
         raise refuse(

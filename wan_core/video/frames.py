@@ -54,7 +54,7 @@ def timed_frames(
         if frame.is_corrupt:
             raise refuse(path, f"is damaged at frame {number}")
         if stamp is None or origin is None or number > MAX_FRAMES:
-            raise refuse(path, f"carries no usable time at frame {number}")
+            raise refuse(path, f"has no usable time at frame {number}")
         yield TimedFrame((stamp - origin) * tick, (frame.duration or 0) * tick, frame)
 
 

@@ -179,7 +179,7 @@ def _video_stream(path: Path, container: InputContainer) -> VideoStream:
         raise refuse(path, f"is encoded with {codec}, which is not supported")
     pixels = stream.width * stream.height
     if pixels <= 0:
-        raise refuse(path, "states no frame size that makes sense")
+        raise refuse(path, "states an impossible frame size")
     if pixels > MAX_PIXELS:
         raise refuse(path, f"has frames of {stream.width}x{stream.height} pixels", "Scale it down")
     context.thread_type = "AUTO"

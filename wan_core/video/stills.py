@@ -110,7 +110,7 @@ def _unidentified(path: Path, file: BinaryIO) -> UnreadableError:
     if "AVIF" not in _FORMATS and file.read(8) in (_AVIF, _AVIF_SEQUENCE):
         install = f"Run: {pip_line('pillow>=11.3', upgrade=True)}; or save it as PNG"
         return refuse(path, f"is an AVIF picture, which Pillow {PIL.__version__} here does not read", install)
-    return refuse(path, "cannot be read as a still (by its content it is none)", "Save it again as PNG")
+    return refuse(path, "cannot be read as a still (its content is not a picture)", "Save it again as PNG")
 
 
 def _refuse_numbers(path: Path, image: Image.Image) -> None:

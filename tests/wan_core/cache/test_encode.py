@@ -260,8 +260,8 @@ def test_captions_are_counted_by_the_encoder_and_what_is_cut_is_named(bench):
     report = encode_missing(
         bench.plan(dataset, cache), cache, Encoders(codec=PoolingCodec(), text_encoder=Words(), video=bench.video)
     )
-    assert "caption length: 3 tokens in the middle, 701 at most, of 512" in report.sentences()
-    assert "cut at 512 tokens, the rest is not seen: b.mp4" in report.sentences()
+    assert "caption length: 3 tokens (median), 701 (longest), of at most 512" in report.sentences()
+    assert "truncated at 512 tokens: b.mp4" in report.sentences()
     again = encode_missing(
         bench.plan(dataset, cache), cache, Encoders(codec=None, text_encoder=None, video=bench.video)
     )

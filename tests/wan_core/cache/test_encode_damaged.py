@@ -72,7 +72,10 @@ def test_of_a_clip_damaged_further_on_only_the_windows_there_are_left_out_and_co
     assert (report.clips, len(codec.seen)) == (len(codec.seen), report.latents_encoded)
     (left,) = report.left_out
     assert (left.lost, left.of, left.whole) == (2, 5, False)
-    told = "skipped: parts of 1 clip that cannot be read to the end (mode rebuild tries again); the rest is trained\n"
+    told = (
+        "skipped: parts of 1 clip that cannot be read to the end (mode rebuild tries again); the other clips are "
+        "trained\n"
+    )
     assert told + "  d.mp4 is damaged at frame 27: 2 of the 5 samples cut from it\n" in report.sentences()
     again, codec, _ = bench.run(frame_extraction="chunk", missing_captions="empty caption")
     assert (codec.seen, again.left_out) == ([], report.left_out)
@@ -99,8 +102,8 @@ def test_a_damaged_clip_of_many_windows_costs_itself_not_the_dataset(bench, make
 def test_clips_left_out_whole_and_in_part_are_told_apart():
     whole, part = LeftOut("a.mp4 is torn. Write it again.", 2, 2), LeftOut("b.mp4 is torn. Write it again.", 1, 3)
     assert left_out_lines([whole, part]) == [
-        "skipped: 1 clip that cannot be read to the end, and parts of 1 more (mode rebuild tries again); the rest is "
-        "trained",
+        "skipped: 1 clip that cannot be read to the end, and parts of 1 more (mode rebuild tries again); the other "
+        "clips are trained",
         "  a.mp4 is torn",
         "  b.mp4 is torn: 1 of the 3 samples cut from it",
     ]

@@ -83,7 +83,7 @@ def test_a_still_is_given_whole(bench, tmp_path):
     Image.new("RGB", (64, 48), (200, 100, 50)).save(bench.folder / "d.png")
     (bench.folder / "d.txt").write_text("a still")
     report, *_ = bench.run(conditioning="first")
-    assert "stills: 1, each given whole as its own first frame" in report.sentences()
+    assert "stills: 1, each given completely as its own first frame" in report.sentences()
     assert "nothing is left to predict" not in report.sentences(), "a clip is there too"
     cache = LatentCache(bench.cache_root)
     item = next(i for i in cache.read_set(report.fingerprint).items if i.num_frames == 1)

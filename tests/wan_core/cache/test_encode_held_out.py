@@ -71,7 +71,7 @@ def test_a_share_is_held_out_by_content_so_that_new_clips_move_no_other(bench, m
 
 
 def test_a_held_out_name_or_folder_that_holds_nothing_out_is_said(bench):
-    with pytest.raises(DatasetError, match=r"held_out names 'z\.mp4', which is no usable file"):
+    with pytest.raises(DatasetError, match=r"held_out names 'z\.mp4', which is not a usable file"):
         bench.run(held_out=("a", "z.mp4"))
     with pytest.raises(DatasetError, match="held_out_folder 'evaluation' holds no usable file"):
         bench.run(held_out_folder="evaluation")

@@ -204,7 +204,7 @@ def test_the_command_line_checks_counts_and_trims(cache):
     with pytest.raises(ConfigError, match="is not a folder"):
         call("stats", str(cache.root / "absent"))
     for limit in ("-1", "nan"):
-        with pytest.raises(ConfigError, match=r"--limit-gb is .*\. Set it to the GiB that may stay"):
+        with pytest.raises(ConfigError, match=r"--limit-gb is .*\. Set it to the GiB to keep"):
             call("trim", root, "--limit-gb", limit)
     with pytest.raises(ConfigError, match="Name the folder of runs"):  # nothing would be protected
         call("trim", root, "--limit-gb", "0", "--runs", str(cache.root / "absent"))

@@ -254,7 +254,7 @@ def test_a_folder_of_blocks_says_it_in_each_part(tmp_path: Path, group: int) -> 
     if group:
         told["block_0.safetensors"] = {"_quantization_metadata": "{"}
         write_parts(tmp_path / "Odd", stored, told)
-        with pytest.raises(CheckpointError, match=r"^Odd says in no readable way how it is quantized"):
+        with pytest.raises(CheckpointError, match=r"^Odd has unreadable metadata on its quantization"):
             inspect_model(ModelPlan(base_file="diffusion_models:Odd"), roots(tmp_path))
 
 

@@ -312,13 +312,13 @@ def test_nvfp4_without_one_of_its_parts_is_refused(tmp_path: Path, gone: str) ->
     [
         ({"said": "nvfp4"}, r"stores blocks\.0\.\S+ as nvfp4; training on that is not supported"),
         ({"said": "mxfp8"}, r"as mxfp8"),
-        ({"said": "x" * 5000}, "says in no readable way how it is quantized"),
+        ({"said": "x" * 5000}, "has unreadable metadata on its quantization"),
         ({"scale": torch.ones(3)}, r"scale_weight \(F32 \[3\]\) fits no weight"),
         ({"orphan": True}, r"fits no weight"),
         ({"dtype": torch.int32}, r"stores blocks\.0\.ffn\.0\.weight as I32, which cannot be trained"),
         ({"dtype": torch.int8}, r"stores blocks\.0\.ffn\.0\.weight as I8 without the scale that belongs to it"),
-        ({"metadata": "{"}, "says in no readable way how it is quantized"),
-        ({"metadata": '{"layers": {"blocks.0.ffn.0": 3}}'}, "says in no readable way"),
+        ({"metadata": "{"}, "has unreadable metadata on its quantization"),
+        ({"metadata": '{"layers": {"blocks.0.ffn.0": 3}}'}, "has unreadable metadata"),
     ],
     ids=["nvfp4", "mxfp8", "too long", "scale", "orphan", "int32", "int8", "metadata", "layers"],
 )

@@ -17,7 +17,7 @@ from wan_core.errors import CheckpointError
 ROTATED = {"format": "int8_tensorwise", "convrot": True}
 CODES = {"format": "asym_w4a8_int8"}
 NO_GROUPS = (
-    r"rows of blocks\.0\.ffn\.0\.weight are said to be rotated in groups of {}\. Groups .* row, here of {}\. Down"
+    r"rows of blocks\.0\.ffn\.0\.weight are stated to be rotated in groups of {}\. Groups .* row, here of {}\. Down"
 )
 
 
@@ -50,8 +50,8 @@ NO_GROUPS = (
         ("convrot codes", {"comfy_quant": CODES | {"convrot_groupsize": 1024}}, NO_GROUPS.format(1024, 256)),
         ("convrot codes", {"comfy_quant": CODES | {"group_size": 32}}, r"as asym_w4a8_int8; training on that is not"),
         ("convrot codes", {"comfy_quant": {"format": "mxfp8"}}, r"as mxfp8; training on that is not supported"),
-        ("int8 convrot 64", {"comfy_quant": ROTATED | {"convrot_groupsize": "many"}}, "says in no readable way"),
-        ("int8 convrot 64", {"comfy_quant": ROTATED | {"convrot_groupsize": None}}, "says in no readable way"),
+        ("int8 convrot 64", {"comfy_quant": ROTATED | {"convrot_groupsize": "many"}}, "has unreadable metadata"),
+        ("int8 convrot 64", {"comfy_quant": ROTATED | {"convrot_groupsize": None}}, "has unreadable metadata"),
         ("int8, a scale per row", {"comfy_quant": {"format": "mxfp8"}}, r"blocks\.0\.ffn\.0 as mxfp8; training on"),
         ("mxfp8", {"comfy_quant": {"format": "int8_tensorwise"}}, r"as int8_tensorwise; training on that is not"),
         ("mxfp8", {"comfy_quant": {"format": "convrot_w4a4"}}, r"as convrot_w4a4; training on that is not supported"),
@@ -119,7 +119,7 @@ def test_rows_that_are_no_whole_groups_are_refused(tmp_path: Path) -> None:
 def test_words_that_nest_without_end_are_no_words(tmp_path: Path) -> None:
     deep = {"_quantization_metadata": '{"layers": ' + "[" * 100_000}
     save_file(cast(WHOLE, torch.bfloat16), tmp_path / "wan.safetensors", deep)
-    with pytest.raises(CheckpointError, match="says in no readable way how it is quantized"):
+    with pytest.raises(CheckpointError, match="has unreadable metadata on its quantization"):
         found_in(tmp_path)
 
 

@@ -224,7 +224,7 @@ def test_an_expert_covers_its_side_of_the_boundary(override: str, template: str,
 
 def test_a_variant_its_shapes_exclude_is_refused_with_what_they_allow() -> None:
     with pytest.raises(
-        CheckpointError, match=r'x\.safetensors cannot be "2\.1 T2V-14B": its shapes say 2\.1 T2V-1\.3B'
+        CheckpointError, match=r'x\.safetensors cannot be "2\.1 T2V-14B": its shapes are those of 2\.1 T2V-1\.3B'
     ):
         detect_variant(header(shapes_of(SMALL), "x.safetensors"), override="2.1 T2V-14B")
 
@@ -329,7 +329,7 @@ def test_channels_that_no_family_reads_are_refused(monkeypatch: pytest.MonkeyPat
     """As those of Fun-Control were, were its record not in the table."""
     monkeypatch.setattr(variant, "FAMILIES", tuple(family for family in variant.FAMILIES if not family.any_channels))
     shapes, file_name, _ = FAMILIES["control 14B"]
-    with pytest.raises(CheckpointError, match="reads 32 channels besides the latent, and no family known here does"):
+    with pytest.raises(CheckpointError, match="reads 32 channels besides the latent, which no supported model does"):
         detect_variant(header(shapes, f"{file_name}.safetensors"))
 
 

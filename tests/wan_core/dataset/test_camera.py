@@ -105,8 +105,8 @@ def test_a_clip_without_fitting_poses_is_refused_by_name(bench, make_clip):
     assert found == {
         "c.mp4": "has no camera poses; write a line for each frame into c.camera.txt",
         "d.mp4": bad["d"] + "line 1 has 3 numbers; each line needs 19 (or 18, 22, 23)",
-        "e.mp4": bad["e"] + "line 2 holds something else than numbers",
-        "f.mp4": bad["f"] + "line 1 holds something else than numbers",
+        "e.mp4": bad["e"] + "line 2 contains text that is not a number",
+        "f.mp4": bad["f"] + "line 1 contains text that is not a number",
         "g.mp4": bad["g"] + "holds no poses; write a line of 19 numbers for each frame",
         "h.mp4": bad["h"] + "line 1 has 14 numbers; each line needs 19 (or 18, 22, 23)",
         "i.mp4": bad["i"] + "line 2 holds no rotation; write a pose as [R|t], row by row",

@@ -94,7 +94,7 @@ def test_what_somebody_else_wrote_meanwhile_stays(root: Path) -> None:
     known = edits(root)
     change = known.write(0, "a red fox", "mine").change
     (root / "clips" / "a.txt").write_bytes(b"theirs")
-    with pytest.raises(DatasetError, match="changed by somebody else"):
+    with pytest.raises(DatasetError, match="changed by another program"):
         known.write(0, "mine", "mine again")
     undone = known.undo(change)
     assert (undone.clips, undone.change) == (0, change)
@@ -153,12 +153,12 @@ def test_of_json_only_the_caption_changes(tmp_path: Path, before: bytes | None, 
 @pytest.mark.parametrize(
     ("name", "before", "caption", "says"),
     [
-        ("a.txt", None, "half \ud800", "would not be read as this caption"),
-        ("a.txt", None, "zero \0 byte", "would not be read as this caption"),
-        ("a.txt", None, "\ufeffmark", "would not be read as this caption"),
-        ("a.json", None, "half \udfff", "would not be read as this caption"),
-        ("a.json", b'{"caption": "a", "n": NaN}', "b", "would not be read as this caption"),
-        ("a.json", b'{"caption": "a", "n": 1e999}', "b", "would not be read as this caption"),
+        ("a.txt", None, "half \ud800", "cannot store this caption"),
+        ("a.txt", None, "zero \0 byte", "cannot store this caption"),
+        ("a.txt", None, "\ufeffmark", "cannot store this caption"),
+        ("a.json", None, "half \udfff", "cannot store this caption"),
+        ("a.json", b'{"caption": "a", "n": NaN}', "b", "cannot store this caption"),
+        ("a.json", b'{"caption": "a", "n": 1e999}', "b", "cannot store this caption"),
         ("a.txt", None, "x" * (1 << 16) + "y", "longer than 64 KiB"),
     ],
 )
@@ -189,7 +189,7 @@ def test_a_caption_nobody_can_read_is_written_over_and_put_back(root: Path) -> N
 @pytest.mark.parametrize("ending", [".mp4", ".py", ".txt.exe", ".TXT.js"])
 def test_no_other_kind_of_file_is_written(root: Path, ending: str) -> None:
     known, before = edits(root, ending), loose(root)
-    with pytest.raises(DatasetError, match="is not written here"):
+    with pytest.raises(DatasetError, match="cannot be written"):
         known.write(2, "", "import os")
     assert loose(root) == before
 
@@ -284,7 +284,7 @@ def test_a_caption_that_another_program_holds_open_stays_and_can_be_put_back_lat
     new = known.write(2, "", "new").change
     held = holding(monkeypatch)
     held |= {"a.txt", "c.txt"}
-    with pytest.raises(DatasetError, match=r"^a\.txt is held open by another program, such as an editor"):
+    with pytest.raises(DatasetError, match=r"^a\.txt is open in another program, such as an editor"):
         known.write(0, "a cat", "a dog")
     refused = [*known.undo(change).refused, *known.undo(new).refused]
     assert refused == [
@@ -302,10 +302,10 @@ def test_captions_of_a_captioner_are_one_change_and_spare_what_changed_meanwhile
     missing = {one.name: one for one in known.to_write() if not one.caption}
     assert list(missing) == ["c.mp4"]
     new = [(one.clip, one.caption, f"new {one.name}") for one in known.to_write()]
-    (root / "clips" / "b.txt").write_text("by somebody else")
+    (root / "clips" / "b.txt").write_text("by another program")
     done = known.write_all(new)
     assert (done.clips, len(done.refused)) == (3, 1)
     assert read_caption(root / "clips" / "c.txt") == "new c.mp4"
-    assert read_caption(root / "clips" / "b.txt") == "by somebody else"
+    assert read_caption(root / "clips" / "b.txt") == "by another program"
     assert known.undo(done.change).clips == 3
-    assert loose(root) == {**before, "b.txt": b"by somebody else"}
+    assert loose(root) == {**before, "b.txt": b"by another program"}

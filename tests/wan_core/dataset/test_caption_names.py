@@ -88,18 +88,18 @@ def test_another_name_than_the_clips_is_no_caption_of_it(video: VideoProcess, tm
     put(tmp_path, "A.png", "a.txt")
     if (tmp_path / "a.png").exists():
         pytest.skip("this file system tells no capitals")
-    assert "a.txt lies there, in other capitals: name it A.txt. Write A.txt" in said(scanned(video, tmp_path))
+    assert "a.txt differs in capital letters: rename it to A.txt. Write A.txt" in said(scanned(video, tmp_path))
 
 
 @pytest.mark.parametrize(
     ("names", "expected"),
     [
         (["a.png.txt"], "a.png.txt lies there and is not read: name it a.txt"),
-        (["a.caption"], "a.caption lies there and is not read: set caption_extension to .caption"),
-        (["a.json"], "a.json lies there and is not read: set caption_extension to .json"),
-        (["captions/a.txt"], "captions/a.txt lies there and is not read: move it beside a.png"),
-        (["metadata.jsonl"], "metadata.jsonl lies there: Wan Dataset From File reads lists"),
-        (["prompt.txt"], "prompt.txt lies there and is not read: put its lines into a list"),
+        (["a.caption"], "a.caption exists but is not read: set caption_extension to .caption"),
+        (["a.json"], "a.json exists but is not read: set caption_extension to .json"),
+        (["captions/a.txt"], "captions/a.txt exists but is not read: move it next to a.png"),
+        (["metadata.jsonl"], "metadata.jsonl exists: Wan Dataset From File reads lists"),
+        (["prompt.txt"], "prompt.txt exists but is not read: put its lines into a list"),
     ],
 )
 def test_what_looks_like_the_caption_is_named(
@@ -116,7 +116,7 @@ def test_what_looks_like_the_caption_is_named(
 
 def test_captions_in_a_folder_beside_that_of_the_clips_are_named(video: VideoProcess, tmp_path: Path) -> None:
     put(tmp_path, "videos/0.png", "captions/0.txt")
-    expected = "captions/0.txt lies there and is not read: move it beside 0.png"
+    expected = "captions/0.txt exists but is not read: move it next to 0.png"
     assert expected in said(scanned(video, tmp_path, recursive=True))
     config = DatasetConfig(width=64, height=48)
     assert expected in said(scan_folder(config, tmp_path / "videos", ScanContext(video, allowed=[tmp_path])))

@@ -73,7 +73,7 @@ def test_clips_without_fitting_context_files_are_rejected_by_name(bench, make_cl
     (bench.folder / "f_ref1.png").write_bytes(b"no picture")
     Image.new("RGB", (64, 48)).save(bench.folder / "g_refvideo.png")
     found = {r.name: r.reason for r in scanned(bench, trigger_word="x").rejected}
-    assert found["c.mp4"] == "has no context files and others have; put one there as c_source.mp4"
+    assert found["c.mp4"] == "has no context files, but other clips have some; add one as c_source.mp4"
     assert found["d.mp4"] == "its source video d_source.mp4 has 6 frames at 16 fps, 9 are needed"
     assert found["e.mp4"] == "its source video e_source.mp4 is 48x48, another aspect ratio than 64x48"
     assert found["f.mp4"].startswith("its reference image f_ref1.png cannot be used")

@@ -171,13 +171,14 @@ def test_the_report_counts_windows_and_what_is_left_over(video, make_clip, folde
     assert scan_report(result).splitlines() == [
         "clips: 2 clips, 0 stills",
         "frames: 9 (11 rounded down) of each clip at 16 fps, from 16 (2) fps",
-        "windows: chunk, 4 of 2 clips (1 to 3 of each); 0.4 of 2.6 s in none of them",
+        "windows: chunk, 4 of 2 clips (1 to 3 of each); 0.4 of 2.6 s outside of all windows",
         "mirrored: every second epoch",
         "turns: 8 samples cached, 4 seen in one epoch; up to 2 take turns",
         "buckets: 64x48x9 (8)",
         "captions: 0 of 2 from .txt files",
         "no caption, trigger word 'x' used alone: a.mp4, b.mp4",
-        "caption length: about 2 tokens in the middle, 2 at most, of 512 (estimated from the letters; Cache Latents "
+        "caption length: about 2 tokens (median), 2 (longest), of at most 512 (estimated from the letters; Cache "
+        "Latents "
         "counts)",
         "not used: 1 file",
         "  c.mp4: has 7 frames at 16 fps, fewer than num_frames 9",
@@ -232,7 +233,7 @@ def test_a_source_below_the_grid_is_named_when_it_may_not_be_enlarged(video, mak
         ({"frame_stride": 0}, "frame_stride is 0"),
         ({"frame_sample": 0}, "frame_sample is 0"),
         ({"variants": 0}, "variants is 0"),
-        ({"scene_threshold": float("nan")}, "scene_threshold nan is no finite number"),
+        ({"scene_threshold": float("nan")}, "scene_threshold nan is not a finite number"),
     ],
 )
 def test_impossible_choices_are_refused_with_the_fix(changes, message):
@@ -285,7 +286,7 @@ def test_the_report_counts_scenes_and_names_those_too_short(video, make_clip, fo
     two_scenes(make_clip, "clips/b.mp4", cut=7, count=14)
     result = scan(folder, video, split_scenes=True)
     assert [(s.name, s.cut.start_s) for s in result.samples] == [("a.mp4", 0.0), ("a.mp4", 13 / 16)]
-    assert "windows: head, 2 of 1 clip (2 of each); 0.8 of 1.9 s in none of them" in scan_report(result)
+    assert "windows: head, 2 of 1 clip (2 of each); 0.8 of 1.9 s outside of all windows" in scan_report(result)
     assert "scenes: 2 in 1 clip; no window crosses a cut" in scan_report(result)
     assert result.rejected[0].reason == "has 2 scenes, the longest of 7 frames at 16 fps, fewer than num_frames 9"
 
@@ -316,7 +317,7 @@ def test_a_clip_of_exactly_five_seconds_gives_81_and_121_frames(video, make_clip
     assert len(frames) == num_frames
     if source_fps <= fps:
         np.testing.assert_array_equal(frames[-1], frames[-2])
-    assert f"one frame short of {num_frames}, so the last frame is held: a.mp4" in scan_report(result)
+    assert f"one frame short of {num_frames}, so the last frame is repeated: a.mp4" in scan_report(result)
     found = dataset_facts(dataset_review(Dataset((result,)), video=video, digest_of=digest_file, space=WAN21_LATENTS))
     assert {"kind": "held_last", "count": 1, "names": ["a.mp4"]} in found["findings"]
 

@@ -180,7 +180,7 @@ def test_history_stays_small_whatever_the_dataset_is(folder: Path, video: VideoP
             ["captions: 0 of 1", "no caption, trigger word 'x' used alone: a.mp4"],
             {"trigger_alone": 1},
         ),
-        (("a car", "a bus " * 600), {}, ["probably cut at 512 tokens: a.mp4"], {"long_caption": 1}),
+        (("a car", "a bus " * 600), {}, ["probably truncated at 512 tokens: a.mp4"], {"long_caption": 1}),
     ],
 )
 def test_a_clip_listed_under_two_captions_is_one_file_in_every_line(

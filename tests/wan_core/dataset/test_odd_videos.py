@@ -118,7 +118,7 @@ KINDS: dict[str, tuple[Any, Used | DamagedInside | str]] = {
     "cut.mkv": (truncated(0.5), "is cut off: it ends at 0.56 s of 1.25 s"),
     "cut.avi": (truncated(0.5, codec="mpeg4"), "is cut off or damaged"),
     "cut_fragments.mp4": (truncated(0.5, muxer_options={"movflags": "frag_every_frame+empty_moov"}), "is cut off"),
-    "cut.gif": (truncated(0.5, codec="gif", pix_fmt="gray", fps=10), "is cut off: the mark of its end is missing"),
+    "cut.gif": (truncated(0.5, codec="gif", pix_fmt="gray", fps=10), "is cut off: its end marker is missing"),
     "zeros_at_the_end.mp4": (edited(clip(), lambda data: data + bytes(100_000)), PLAIN),
     "zeros_inside.mp4": (
         edited(clip(noisy()), lambda data: data[:9000] + bytes(9000) + data[18_000:]),
@@ -240,7 +240,7 @@ def test_the_report_names_every_file_that_is_not_used(scan):
     report = scan_report(scan.result)
     for rejected in scan.result.rejected:
         assert f"  {rejected.name}: {rejected.reason}" in report
-    assert "interlaced, so combs will be learned (ffmpeg -vf yadif removes them): interlaced.mp4" in report
+    assert "interlaced, so comb artefacts are learned (ffmpeg -vf yadif removes them): interlaced.mp4" in report
     assert "\x1b" not in report
 
 

@@ -50,7 +50,7 @@ def test_files_of_a_clip_are_no_clips_and_a_clip_without_one_is_refused_by_name(
         ("pose_mask", "a_pose_mask.mkv"),
     ]
     reasons = {one.name: one.reason for one in found.rejected}
-    assert reasons == {"b.mp4": "has no pose video; put it there as b_pose.mp4"}
+    assert reasons == {"b.mp4": "has no pose video; add it as b_pose.mp4"}
 
 
 def test_they_are_encoded_as_the_node_does(bench):

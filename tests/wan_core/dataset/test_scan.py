@@ -243,7 +243,7 @@ def test_a_scan_asks_the_reader_once_per_clip(video, make_clip, folder, monkeypa
         ({"width": 1264, "size_multiple": 32}, "multiples of 32. Set width to 1248 or 1280"),
         ({"height": 100_000}, "height is 100000. Set it between 16 and 4096"),
         ({"fps": 0.0}, "fps is 0"),
-        ({"fps": float("nan")}, "fps nan is no finite number"),
+        ({"fps": float("nan")}, "fps nan is not a finite number"),
         ({"num_repeats": 0}, "num_repeats is 0"),
         ({"caption_extension": "../x"}, "caption_extension"),
         ({"caption_extension": "txt"}, "caption_extension"),
@@ -305,7 +305,7 @@ def test_playlists_and_folders_called_like_clips_are_named(video, make_clip, fol
     assert [s.name for s in result.samples] == ["a.mp4"]
     assert {r.name: r.reason for r in result.rejected} == {
         "list.m3u8": ".m3u8 files are not read; convert it to mp4 or png",
-        "take.mp4": "is a folder; recursive in Wan Dataset Settings takes what is in it",
+        "take.mp4": "is a folder; turn on recursive in Wan Dataset Settings to read its files",
     }
     whole = scan_folder(config(trigger_word="x", recursive=True), folder, ScanContext(video))
     assert [s.name for s in whole.samples] == ["a.mp4", "take.mp4/b.mp4"]

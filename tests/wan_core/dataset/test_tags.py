@@ -81,7 +81,7 @@ def test_captions_and_windows_that_take_turns_meet_in_every_pair_once(tmp_path):
         ({"keep_tokens": -1}, "keep_tokens is -1"),
         ({"missing_captions": "guess"}, "missing_captions is 'guess'. Choose one of \"refuse\""),
         ({"weight": 0.0}, "weight is 0. Set it between"),
-        ({"weight": float("nan")}, "weight nan is no finite number"),
+        ({"weight": float("nan")}, "weight nan is not a finite number"),
     ],
 )
 def test_impossible_caption_settings_are_refused(changes, message):
@@ -97,5 +97,5 @@ def test_lengths_are_told_against_the_512_tokens_of_the_text_encoder(tmp_path):
     found = lengths_of([("a", 3), ("b", estimated_tokens(long)), ("c", 10)])
     assert (found.longest, found.median, found.too_long) == (601, 10, ("b",))
     result = scan(tmp_path)
-    assert "caption length: about 8 tokens in the middle, 8 at most, of 512" in scan_report(result)
-    assert "probably cut at 512 tokens: a.png" in scan_report(scan(tmp_path, caption=long))
+    assert "caption length: about 8 tokens (median), 8 (longest), of at most 512" in scan_report(result)
+    assert "probably truncated at 512 tokens: a.png" in scan_report(scan(tmp_path, caption=long))

@@ -105,7 +105,7 @@ def test_a_very_deep_tree_is_cut_by_name(tmp_path):
     place(deep, "b.png")
     found = files_of_folder(tmp_path, recursive=True)
     assert [f.name for f in found.files] == ["a.png"]
-    assert [r.reason for r in found.rejected] == [f"lies more than {MAX_DEPTH} folders deep"]
+    assert [r.reason for r in found.rejected] == [f"is more than {MAX_DEPTH} folders deep"]
 
 
 def test_the_fingerprint_sees_edits_in_subfolders_when_they_count(tmp_path):

@@ -109,7 +109,7 @@ def test_a_file_for_a_missing_folder_names_the_folder_to_make(tmp_path: Path, na
     with pytest.raises(FileError) as refusal:
         atomic_write_bytes(tmp_path / "absent" / name, b"data")
     assert str(refusal.value) == (
-        f"Folder {tmp_path / 'absent'} does not exist, so x cannot be written. Make it, or choose another."
+        f"Folder {tmp_path / 'absent'} does not exist, so x cannot be written. Create it, or choose another."
     )
     (tmp_path / "absent").write_text("a file")
     with pytest.raises(FileError, match=r"absent is not a folder, so x cannot be written"):

@@ -161,7 +161,7 @@ def test_what_is_refused_says_which_folder_is_a_link(how: str, tmp_path: Path, o
     with pytest.raises(FileError) as refusal:
         atomic_write_bytes(tmp_path / "run" / "samples" / "validate" / "x", b"", tmp_path / "run")
     assert str(refusal.value) == (
-        "run/samples/validate is a link or no folder. Move it away: what is saved would not lie in run."
+        "run/samples/validate is a link or a file. Move it away, because files would be saved outside of run."
     )
     with pytest.raises(FileError, match="leads outside its folder"):
         atomic_write_bytes(tmp_path / "run" / ".." / "x", b"", tmp_path / "run")

@@ -137,7 +137,7 @@ def test_a_run_is_found_by_its_name_in_any_case_and_keeps_its_own_spelling(
     same, other = choose_run(runs, again), choose_run(runs, replace(again, train=replace(again.train, seed=7)))
     assert (same.directory.name, same.action) == (there, "resume")
     assert (other.directory.name, other.action) == (f"{there}_002", "start")
-    assert ("is the same name to some systems" in same.note) == (there != asked) == ("is the same" in other.note)
+    assert ("is the same name" in same.note) == (there != asked) == ("is the same" in other.note)
     found = foresee(runs, again)
     assert found is not None
     assert (found.directory.name, found.new) == (there, f"{there}_002")

@@ -142,7 +142,7 @@ def test_what_does_not_match_is_refused_before_anything_is_written(tmp_path, vid
         (torch.zeros(5, 8, 64, 3), "clip 1 is only 64x8 pixels"),
         (torch.zeros(5, 64, 64), r"clip 1 has shape \[5, 64, 64\]"),
         (torch.zeros(5, 64, 64, 1), r"clip 1 has shape \[5, 64, 64, 1\]; an IMAGE is"),
-        (torch.full((5, 64, 64, 3), torch.nan), "clip 1 holds NaN or infinity"),
+        (torch.full((5, 64, 64, 3), torch.nan), "clip 1 contains NaN or infinity"),
     ],
 )
 def test_what_is_no_picture_is_refused(tmp_path, video, clip, said):

@@ -117,7 +117,7 @@ def test_what_cannot_be_trained_is_named(tmp_path, changes, said):
 
 
 def test_nothing_is_no_set(tmp_path):
-    with pytest.raises(DatasetError, match="No latents came in"):
+    with pytest.raises(DatasetError, match="There are no latents"):
         store(LatentCache(tmp_path), [])
 
 

@@ -114,7 +114,7 @@ BAD_ROWS = [
     ({"file": ""}, "line 1", 'has nothing in column "file"'),
     ({"file": "../outside.mp4"}, "line 1 (outside.mp4)", OUTSIDE),
     ({"file": "/etc/passwd"}, "line 1 (passwd)", OUTSIDE),
-    ({"file": "http://127.0.0.1/x.mp4"}, "line 1 (x.mp4)", "is an address; only files on this machine are read"),
+    ({"file": "http://127.0.0.1/x.mp4"}, "line 1 (x.mp4)", "is a web address; only files on this machine are read"),
     ({"file": "sub"}, "line 1 (sub)", "is a folder; name a clip or a still"),
     ({"file": "notes.txt"}, "line 1 (notes.txt)", "is no clip and no still by its suffix '.txt'"),
     ({"file": "a\0.mp4"}, "line 1 (a?.mp4)", "is not a path"),
@@ -174,11 +174,11 @@ def test_a_backslash_in_a_list_from_windows_is_a_folder(folder):
     [
         ("list.jsonl", b"", "has no column with the paths"),
         ("list.csv", b"file,caption\n", r"list\.csv holds no rows"),
-        ("list.json", b'{"a": 1}', "is not known. Known formats: musubi-tuner"),
+        ("list.json", b'{"a": 1}', "has an unknown format. Known formats: musubi-tuner"),
         ("list.json", b"[1", "not valid JSON"),
         ("list.csv", b'file,caption\n"a.mp4,x\n', r"Line \d+ of list\.csv cannot be read"),
         ("list.jsonl", b"x" * (1 << 20) + b"y", "Line 1 of list.jsonl is longer than 1 MiB"),
-        ("list.xlsx", b"x", r"is no list of files by its suffix.*\.jsonl"),
+        ("list.xlsx", b"x", r"has a suffix that no list of files has.*\.jsonl"),
     ],
 )
 def test_a_file_that_is_no_list_is_refused_in_one_sentence(folder, name, content, message):
@@ -218,7 +218,7 @@ def test_a_column_of_captions_that_nobody_knows_is_named(tmp_path):
     listing = tmp_path / "videos2caption.json"
     listing.write_text('[{"path": "a.mp4", "cap": ["a fox", "a red fox"], "fps": 16, "resolution": {"width": 64}}]')
     part = read_listing(SourceFile(path=listing, allowed=[tmp_path]))
-    assert part.caption_hint == 'Captions may stand in column "cap" of videos2caption.json: name it in caption_column'
+    assert part.caption_hint == 'Captions may be in column "cap" of videos2caption.json: name it in caption_column'
     listing.write_text('[{"path": "a.mp4", "cap": "a fox", "words": "a red fox"}]')
     part = read_listing(SourceFile(path=listing, allowed=[tmp_path]))
     assert 'column "cap" of' in part.caption_hint
@@ -240,8 +240,8 @@ ROW = '{"file": "a.mp4", "caption": "a fox"}'
         (f"{ROW},\n{ROW},\n", "line 1 is not valid JSON (Extra data"),
         (f"{ROW},\n{ROW},\n", "a line ends without a comma"),
         (f"\n{ROW[:-1]}, }}\n", "line 2 is not valid JSON"),
-        (f"\n{ROW[:-1]}, }}\n", "no comma stands in front of a closing bracket"),
-        ("{'file': 'a.mp4'}\n", "names and texts stand in double quotes"),
+        (f"\n{ROW[:-1]}, }}\n", "a closing bracket must not follow a comma"),
+        ("{'file': 'a.mp4'}\n", "names and texts need double quotes"),
         (f"[{ROW},\n{ROW},\n]", "is one array, and no valid JSON"),
         (f"[{ROW},\n{ROW},\n]", "line 3"),
         ('"a.mp4"\n"b.mp4"\n', "line 1 is not an object such as {...}"),

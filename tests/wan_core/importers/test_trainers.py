@@ -342,7 +342,7 @@ def test_the_widgets_decide_when_the_settings_are_not_wanted(mira):
 
 
 BAD = {
-    "unknown.toml": ("[model]\nx = 1\n", "is not known. Known formats: musubi-tuner"),
+    "unknown.toml": ("[model]\nx = 1\n", "has an unknown format. Known formats: musubi-tuner"),
     "broken.toml": ("[[datasets", "is not valid TOML"),
     "main.toml": ("dataset = 'x.toml'\n", "training settings of diffusion-pipe. Choose its dataset file, x.toml"),
     "nothing.toml": ("[[datasets]]\nresolution = [64, 64]\n", "must name one of video_directory"),

@@ -86,7 +86,7 @@ def test_a_global_batch_that_cannot_be_is_refused_with_the_nearest_that_can(
 ) -> None:
     run = make_run(tmp_path)
     clips = LatentCache(run.roots.first("cache")).read_set(run.config.data.fingerprint)
-    with pytest.raises(ConfigError, match=rf"^global_batch_size {asked} is no multiple of .* Set it to {fits}, or"):
+    with pytest.raises(ConfigError, match=rf"^global_batch_size {asked} is not a multiple of .* Set it to {fits}, or"):
         with_clip_values(TrainConfig(global_batch_size=asked, batch_size=batch), clips, ranks)
 
 

@@ -228,7 +228,7 @@ def test_a_wrong_function_is_set_aside_and_a_right_one_used(monkeypatch: pytest.
     def raises(*_inputs: Any) -> Any:
         raise RuntimeError("no such architecture: sm_00\nmore")
 
-    aside = "; its plain form is used, which is slower and gives the same."
+    aside = "; its plain form is used, which is slower and gives the same results."
     x = torch.zeros(1)
     assert wrong(NORM, a_little_off, monkeypatch) == [
         f"The fused function norm differs from its plain form on cpu{aside}"

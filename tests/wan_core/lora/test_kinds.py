@@ -310,11 +310,11 @@ def test_an_oft_turns_blocks_of_the_largest_size_that_divides_the_outputs() -> N
         ),
         (
             {"init": "OLoRA", "start_from": "loras:a"},
-            r"^adapter_init .OLoRA. and start_from_lora both say how a LoRA begins\.",
+            r"^adapter_init .OLoRA. and start_from_lora both set the first values of a LoRA\.",
         ),
         (
             {"init": "PiSSA", "max_norm": 1.0},
-            r"^adapter_init .PiSSA. begins with a part of the weight, which scale_weight_norms",
+            r"^adapter_init .PiSSA. starts with a part of the weight, which scale_weight_norms",
         ),
         (
             {"kind": "DoRA", "start_from": "loras:a"},
@@ -322,7 +322,7 @@ def test_an_oft_turns_blocks_of_the_largest_size_that_divides_the_outputs() -> N
         ),
         (
             {"kind": "OFT", "dropout": 0.1},
-            r"^An OFT turns outputs, so it has neither alpha \(0\) nor lora_dropout",
+            r"^An OFT rotates outputs, so it has neither alpha \(0\) nor lora_dropout",
         ),
         ({"rank_patterns": ("ffn",)}, r'^rank_patterns "ffn" is not an expression = rank\. Example: '),
         ({"rank_patterns": ("( = 4",)}, r"^rank_patterns '\(' is not a regular expression"),

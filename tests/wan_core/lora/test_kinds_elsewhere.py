@@ -115,7 +115,7 @@ def test_diffusers_and_peft_load_the_folders_of_an_export_as_they_do_the_file(
         (tmp_path / f"t2v.{layout}").mkdir()
         for name, data in folder_of(file).items():
             (tmp_path / f"t2v.{layout}" / name).write_bytes(data)
-        with pytest.raises(ExportError, match=r"is a DoRA.*reads plain LoRAs alone"):
+        with pytest.raises(ExportError, match=r"is a DoRA.*reads only plain LoRAs"):
             folder_of(trial.path("DoRA"))
     out = tmp_path / "out.tensors"
     found, report = answer(peer_script(SCRIPT, "diffusers", str(trial.cases), str(tmp_path), str(out)), out)

@@ -94,7 +94,7 @@ DAMAGE = {
     ),
     "DoRA": (put(f"{FIRST}.dora_scale", torch.ones(64, 1)), "is a DoRA, whose magnitudes belong to the base weights"),
     "DoRA of PEFT": (put(f"{FIRST}.lora_magnitude_vector", torch.ones(64)), "is a DoRA"),
-    "a bias": (put(f"{FIRST}.diff_b", torch.ones(64)), "with whole weights or biases beside the pairs"),
+    "a bias": (put(f"{FIRST}.diff_b", torch.ones(64)), "with full weights or biases besides the pairs"),
     "a whole norm": (put("diffusion_model.blocks.0.norm3.diff", torch.ones(56)), "(blocks.0.norm3); a plain LoRA"),
     "mixed programs": (put("lora_unet_blocks_1_ffn_2.lora_down.weight", torch.ones(4, 64)), "has two tensors for"),
     "another program beside": (put("lora_unet_head_head.lora_down.weight", torch.ones(4, 56)), "mixes keys of several"),

@@ -37,8 +37,8 @@ TUNERS = {"VERA": "r=16", "BOFT": "boft_block_size=4", "HRA": "r=4", "RANDLORA":
 TARGETS = (r"blocks\.0\.self_attn\.(q|k)", r"blocks\.1\.ffn\.0")
 SHAPE = SHAPES["t2v"]
 _SAID = (
-    "The LoRA file has {:.2g} % less than the trained change (its best form of this rank). A higher rank has more of "
-    "it, and peft_file differences all."
+    "The LoRA file lacks {:.2g} % of the trained change, because a pair of this rank cannot hold all of it. A higher "
+    "rank loses less, and peft_file differences loses nothing."
 )
 
 
@@ -89,7 +89,7 @@ def test_a_lora_file_has_the_best_form_and_says_what_is_left_out(tuner: str, cap
         left = (change - up @ down).square().sum()
         assert float(left) == pytest.approx(float(best), rel=1e-3, abs=1e-6)
         lost, total = lost + float(left), total + float(change.square().sum())
-    said = [line for line in caplog.messages if "less than the trained change" in line]
+    said = [line for line in caplog.messages if "of the trained change" in line]
     share = (lost / total) ** 0.5
     assert (share > 0.3) == (tuner in ("VERA", "BOFT", "RANDLORA"))  # HRA and MISS change a weight by this rank
     assert said == ([] if share < 1e-4 else [_SAID.format(100 * share)])
@@ -125,12 +125,12 @@ REFUSED = {
         "block_size=4",
         r"C3A cannot be trained: the gradient that PEFT computes for its inputs is not that of its",
     ),
-    "LILY": ("", r"LILY cannot be trained: its change of a layer is no matrix, so ComfyUI has no file for it"),
+    "LILY": ("", r"LILY cannot be trained: its change of a layer is not a matrix, so ComfyUI has no file for it"),
     "LN_TUNING": ("", r"LN_TUNING cannot be trained: it trains nothing in a linear such as blocks"),
     "VBLORA": ("", r"cannot be trained: PEFT says: `in_features` 56 must be divisible by `vector_length` 256\. Change"),
-    "VERAS": ("", r'"VERAS" is no tuner of PEFT [\d.]+ for linear layers\. Did you mean "VERA"\?'),
-    "ADALORA": ("", r'"ADALORA" is no tuner of PEFT [\d.]+ for linear layers'),
-    "PREFIX_TUNING": ("", r'"PREFIX_TUNING" is no tuner of PEFT [\d.]+ for linear layers'),
+    "VERAS": ("", r'"VERAS" is not a tuner of PEFT [\d.]+ for linear layers\. Did you mean "VERA"\?'),
+    "ADALORA": ("", r'"ADALORA" is not a tuner of PEFT [\d.]+ for linear layers'),
+    "PREFIX_TUNING": ("", r'"PREFIX_TUNING" is not a tuner of PEFT [\d.]+ for linear layers'),
 }
 
 

@@ -256,7 +256,7 @@ def test_of_a_script_the_first_command_counts_and_others_are_said(tmp_path, text
         ("a.json", json.dumps([{"instance_data_dir": "x"}]), "data half of SimpleTuner"),
         ("a.toml", "[[datasets]]\nvideo_directory='x'", "data half of musubi-tuner"),
         ("a.toml", "[[directory]]\npath='x'", "data half of diffusion-pipe"),
-        ("a.toml", "x = 1", "is of no known trainer"),
+        ("a.toml", "x = 1", "belongs to no known trainer"),
         ("a.txt", "hello", "no command of a known trainer"),
         ("a.sh", "python wan_train_network.py --task 't2v", "Check its quotes"),
         ("a.json", '{"model_family": "wan", "lora_rank": "many"}', "lora_rank is 'many'; it must be a whole number"),
@@ -265,7 +265,7 @@ def test_of_a_script_the_first_command_counts_and_others_are_said(tmp_path, text
         ("a.toml", "[model]\ntype='flux'", "Only Wan models are trained here"),
         ("a.yaml", "config: {process: [{model: {arch: flux}}]}", "Only Wan models are trained here"),
         ("a.yaml", "config: {process: [{network: {type: [1]}}]}", "must be text"),
-        ("a.toml", "dit = 'x'\noptimizer_args = ['betas=1']", "another kind"),
+        ("a.toml", "dit = 'x'\noptimizer_args = ['betas=1']", "wrong type"),
     ],
 )
 def test_what_cannot_be_is_refused_with_a_sentence(tmp_path, name, text, sentence):

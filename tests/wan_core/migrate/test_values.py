@@ -168,7 +168,7 @@ def test_one_frame_of_each_clip_is_said_where_no_length_is_stated(tmp_path: Path
     (part,) = parts_of(tmp_path, "[[datasets]]\nvideo_directory = 'clips'\nresolution = [64, 48]\n")
     assert part.settings["num_frames"] == 1
     notes = "\n".join(part.notes)
-    assert "no target_frames is stated: the first frame of each clip alone is trained" in notes
+    assert "no target_frames is stated: only the first frame of each clip is trained" in notes
     assert "target_frames 1" not in notes
 
 

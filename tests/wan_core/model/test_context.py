@@ -88,9 +88,9 @@ def test_a_stream_that_does_not_fit_is_refused_and_so_is_a_part_of_the_tokens() 
             model(latent, timestep, text, Conditioning(context=context))
     with pytest.raises(ConfigError, match="one timestep per clip"):
         model(latent, timestep[:, None].repeat(1, 3), text, given)
-    with pytest.raises(ConfigError, match="cannot share out tokens or route them"):
+    with pytest.raises(ConfigError, match="cannot be combined with split tokens"):
         model(latent, timestep, text, given, (Passage(0, 1, torch.arange(6)),))
-    with pytest.raises(ConfigError, match="cannot share out tokens or route them"):
+    with pytest.raises(ConfigError, match="cannot be combined with split tokens"):
         model.patches(latent, timestep, text, given, (), Part(torch.arange(6)))
     with pytest.raises(ConfigError, match="which this model does not read"):
         Golden("i2v").model()(*Golden("i2v").inputs()[:3], Conditioning(

@@ -193,8 +193,8 @@ def test_layers_are_counted_from_either_end_and_routes_sorted() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("half of them", 'tread_routes has "half of them", which is no route.'),
-        ("0.5: 2", 'tread_routes has "0.5: 2", which is no route.'),
+        ("half of them", 'tread_routes has "half of them", which is not a route.'),
+        ("0.5: 2", 'tread_routes has "0.5: 2", which is not a route.'),
         ("1.5: 2..3", "tread_routes: selection_ratio 1.5 is out of range. Use 0.0 to 0.99."),
         ('{"routes": [', "tread_routes is no JSON"),
         ('[{"selection_ratio": 0.5}]', "A route of tread_routes lacks end_layer_idx, start_layer_idx."),

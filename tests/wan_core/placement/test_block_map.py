@@ -102,7 +102,7 @@ def test_both_streams_of_a_vace_model_are_blocks_to_whoever_asks(roots: Roots, t
     assert {name for name in linears if quantize.selects(name)} == of_blocks
     adapted = check_targets(model, LoraConfig(targets=(r"(vace_)?blocks\..*",)))
     assert set(adapted) == of_blocks
-    with pytest.raises(ConfigError, match="lies outside the blocks"):
+    with pytest.raises(ConfigError, match="is outside the blocks"):
         check_targets(model, LoraConfig(targets=(r"head\.head",)))
     assert {name for name in linears if is_wan_linear(name)} == {n for n in of_blocks if not n.endswith("_proj")}
     homes = resolve_placement(plan("vace", mode="split blocks", **TWO_GPUS).placement, found.variant.shape.num_layers)

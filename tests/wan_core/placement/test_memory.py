@@ -187,7 +187,7 @@ def test_the_tokens_of_a_context_are_counted_as_those_of_the_video_and_are_not_s
     short = estimate_memory(job(2), replace(clips(13), context=((1, 60, 104),))).devices["cuda:1"]
     assert short.kept - plain.kept == pytest.approx((twice.kept - plain.kept) / 13, rel=0.01)
     for refused in ({"parts": 2}, {"routes": (Route(),)}):
-        with pytest.raises(ConfigError, match="cannot share out tokens or route them"):
+        with pytest.raises(ConfigError, match="cannot be combined with split tokens"):
             estimate_memory(replace(job(1), **refused), step)  # type: ignore[arg-type]
 
 

@@ -70,7 +70,9 @@ def test_a_device_that_was_full_for_a_moment_is_tried_again(told: dict[str, Any]
 
 def test_a_device_that_stays_full_ends_in_one_sentence(told: dict[str, Any]) -> None:
     said = told["full for good"]["said"]
-    assert said.startswith("OutOfMemory: The model made room for a preview and does not fit back onto cuda:0, cuda:1")
+    assert said.startswith(
+        "OutOfMemory: The model was offloaded for a preview and does not fit again on cuda:0, cuda:1"
+    )
     assert "press Run again" in said
     assert "\n" not in said
 

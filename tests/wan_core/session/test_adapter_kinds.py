@@ -113,7 +113,7 @@ def test_killed_at_fifty_random_moments_equals_never_killed(server: ForkServer, 
     ("kind", "train", "sentence"),
     [
         ("LoKr", {"loraplus_lr_ratio": 16.0}, r"^loraplus_lr_ratio is 16, and a LoKr has no second matrix of a pair\."),
-        ("DoRA", {"optimizer": "muon"}, r"^optimizer muon trains matrices; the lengths of a DoRA's rows, norms and"),
+        ("DoRA", {"optimizer": "muon"}, r"^optimizer muon trains only matrices; the row lengths of a DoRA, norms and"),
         ("norms and biases", {"optimizer": "muon"}, r"set adapter to LoRA and also_train to nothing\.$"),
     ],
 )

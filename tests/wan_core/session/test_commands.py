@@ -108,7 +108,7 @@ def test_commands_come_through_a_pipe_and_its_end_means_stop() -> None:
         assert control.wait_decoded("b", 5) == {"command": "decoded", "sample_id": "b", "file": "b.mp4"}
         assert control.take("save")
         assert not control.take("save")
-        assert control.wait_decoded("a", 0.01) == {"error": "there was no answer within 0 s"}
+        assert control.wait_decoded("a", 0.01) == {"error": "no answer within 0 s"}
         pipe.write(b'{"command": "decoded", "sample_id": "c", "nobody": true}\n')
         assert control.wait_decoded("c", 5) is None, "nobody decodes"
         assert control.stop_reason() == ""

@@ -251,14 +251,14 @@ def test_what_ranks_of_one_clip_cannot_have_is_refused_with_what_to_set(tmp_path
         (r"^tread_routes has 2 routes, and context_parallel takes one\.", {"tread_routes": "0.5: 0..0; 0.5: 1..1"}),
         (r"so that 1 of them are too few for 2 processes", {"tread_routes": "0.25: 1..1"}),
         (
-            r"^attention sdpa_math does not return what a ring",
+            r"^attention sdpa_math does not return the log-sum-exp, which a ring",
             {"plan": over(2, 2, "ring", attention="sdpa_math")},
         ),
     ):
         with pytest.raises(ConfigError, match=refused):
             checked(**given)
     three = PlacementConfig(mode="copy per GPU", devices="cpu", copies=3, context_parallel=2)
-    with pytest.raises(PlacementError, match=r"^3 processes are no multiple of context_parallel 2, .*, or to 1\.$"):
+    with pytest.raises(PlacementError, match=r"^3 processes are not a multiple of context_parallel 2, .*, or to 1\.$"):
         assert three.batches
 
 

@@ -90,7 +90,7 @@ def over(root: Path, name: str, plan: ModelPlan) -> TinyRun:
 
 def test_a_dora_is_refused_over_it(tmp_path: Path) -> None:
     run = over(tmp_path, "run", replace(PLAN, loras=(UNDER,)))
-    with pytest.raises(ConfigError, match="A DoRA measures the weights it stands on"):
+    with pytest.raises(ConfigError, match="A DoRA depends on the base weights"):
         replace(run.config, lora=replace(run.config.lora, kind="DoRA"))
 
 

@@ -192,7 +192,7 @@ def test_what_comfyui_holds_is_the_first_remedy(rendering: bool, monkeypatch: py
     monkeypatch.setenv("WAN_TRAINER_HELD", "9.4 GiB (WanTEModel 6.7, WanVAE 0.5)")
     first = re.escape(
         "in this order: free the 9.4 GiB (WanTEModel 6.7, WanVAE 0.5) that ComfyUI itself holds: press Free model and "
-        "node cache, and queue what stands behind this node as a graph of its own; close other programs; give"
+        "node cache, and queue the nodes after this one as a separate graph; close other programs; give"
     )
     with pytest.raises(OutOfMemory, match=first), memory_named(PLAIN, rendering=rendering):
         raise MemoryError

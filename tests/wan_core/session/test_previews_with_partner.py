@@ -259,8 +259,7 @@ def test_a_partner_that_was_exchanged_under_its_name_is_told(without: TinyRun, t
     prepare_run(decision, decision.job)  # as the node does before each session
     (said,) = warnings(train_here(run))
     assert said == (
-        f"{LOW_FILE} is another file than when the previews of this run began: clips from here on do not compare with "
-        "those before."
+        f"{LOW_FILE} is not the file that earlier previews of this run used: new previews are not comparable with them."
     )
     assert newest_files(run) == newest_files(without)
 

@@ -211,7 +211,7 @@ def test_a_session_says_where_damaged_steps_lie_that_nobody_deletes(tmp_path: Pa
     notes = [event.text for event in train_here(run) if isinstance(event, Note) and "damaged" in event.text]
     assert notes == [
         "1 damaged saved step of tiny (3.0 MiB) was moved aside in its folder saves (.step-000002.damaged.1). Nothing "
-        "reads them; delete them if you need the room."
+        "reads them; delete them if you need the space."
     ]
     assert (aside / "lora.safetensors").stat().st_size == 3 << 20
 
@@ -262,7 +262,7 @@ def test_a_strangers_run_folder_writes_nothing_outside_and_hangs_nobody(tmp_path
         os.mkfifo(run.directory / name)
     else:
         (run.directory / name).symlink_to(target if kind == "link" else tmp_path / "absent")
-    with pytest.raises(FileError, match=rf"{re.escape(name)} is a link or no"):
+    with pytest.raises(FileError, match=rf"{re.escape(name)} is a link or a"):
         train_here(run)
     assert os.listdir(outside) == ["metrics.jsonl"]
     assert (outside / "metrics.jsonl").read_text() == "someone's"

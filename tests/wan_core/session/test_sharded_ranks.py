@@ -169,7 +169,7 @@ class _Unit:
         (
             torch.OutOfMemoryError("CUDA out of memory."),
             OutOfMemory,
-            r"which one rank cannot try again alone",
+            r"which one rank cannot retry alone",
         ),
         (
             RuntimeError("Connection closed by peer"),
@@ -219,5 +219,5 @@ def test_what_a_sharded_base_cannot_have_is_refused_with_the_settings_that_it_ca
         check_shards(dora)
     placement = PlacementConfig(mode="copy per GPU", devices="cpu", copies=4, shards=9)
     assert placement.sharders == 4
-    with pytest.raises(PlacementError, match=r"^4 processes are no multiple of shards 3, .* divides 4, or to 4\.$"):
+    with pytest.raises(PlacementError, match=r"^4 processes are not a multiple of shards 3, .* divides 4, or to 4\.$"):
         assert replace(placement, shards=3).sharders

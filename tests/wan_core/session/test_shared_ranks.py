@@ -257,7 +257,7 @@ def test_a_rank_that_dies_leaves_nothing_behind_and_the_run_goes_on_to_the_same_
     crew = psutil.Process(worker.pid).children()
     assert worker.wait() == 1, worker.log()[-3000:]
     assert time.monotonic() - began < 29, "nobody had to be ended for its silence"
-    assert "ended without a word (exit code -9" in worker.events()[-1]["message"]
+    assert "ended without an error message (exit code -9" in worker.events()[-1]["message"]
     assert not [rank for rank in crew if rank.is_running() and rank.status() != psutil.STATUS_ZOMBIE]
     assert not left_behind()
     assert (SaveStore(run.directory).latest() is not None) == (when == "in a step")

@@ -100,7 +100,7 @@ def test_a_save_waits_for_what_holds_its_file_and_says_so(windows: ForkServer, t
     notes = {event["text"] for event in worker.events() if event["event"] == "note"}
     assert notes == {
         "Step 2 cannot be saved (Permission denied): another program, such as a virus scanner or one that syncs "
-        "folders, holds a file of it open. Close it there; the run waits and loses nothing."
+        "folders, has a file of it open. Close it there; the run waits and loses nothing."
     }
     assert all(SaveStore(run.directory).read(step) for step in (2, 4))
 
@@ -143,7 +143,7 @@ def test_a_run_file_that_must_change_is_refused_by_name_while_it_is_held(windows
         worker = windows.start(words, tmp_path / "out", environment=below(tmp_path), first=NO_PATIENCE)
         assert worker.wait() == 5
     assert worker.events()[-1]["message"] == (
-        "run.json in folder tiny is held open by another program, such as a viewer, a virus scanner or one that syncs "
+        "run.json in folder tiny is open in another program, such as a viewer, a virus scanner or one that syncs "
         "folders. Close it there, then try again."
     )
     assert (run.directory / "run.json").read_bytes() == before

@@ -236,7 +236,7 @@ def test_the_command_takes_settings_and_messages_from_no_stranger(tmp_path: Path
     theirs = tmp_path / "user" / "wan_trainer" / "trackers.json"
     theirs.parent.mkdir(parents=True)
     theirs.write_text("{}")
-    with pytest.raises(ConfigError, match=r"No trackers\.json says whom to send to"):
+    with pytest.raises(ConfigError, match=r"No trackers\.json was found"):
         settings_file(runs / "cat", None)
     assert settings_file(runs / "cat", theirs) == theirs
 

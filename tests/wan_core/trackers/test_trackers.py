@@ -128,7 +128,7 @@ def test_event_files_are_written_through_no_link(tmp_path: Path) -> None:
     (tmp_path / "outside").mkdir()
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "tensorboard").symlink_to(tmp_path / "outside")
-    with pytest.raises(FileError, match="run/tensorboard is a link or no folder"):
+    with pytest.raises(FileError, match="run/tensorboard is a link or a file"):
         TensorBoard(tmp_path / "run", ABOUT, 1, 10).begin()
     assert list((tmp_path / "outside").iterdir()) == []
 
@@ -230,7 +230,7 @@ def test_a_destination_that_hangs_is_left_behind() -> None:
     with Tracked(heard.append, [Delivery(hanging)]) as tell:
         tell(STEP)
     (note,) = (event for event in heard if isinstance(event, Note))
-    assert note.text.startswith("The test had not taken everything 0 s after the run ended.")
+    assert note.text.startswith("The test had not received everything 0 s after the run ended.")
 
 
 def test_a_run_that_fails_is_told_and_its_error_is_the_same() -> None:
@@ -318,7 +318,7 @@ def test_settings_that_mean_nothing_are_refused_with_their_file(
 
 def test_what_cannot_be_told_is_refused_before_the_run_begins(run: TinyRun) -> None:
     for url, kind, sentence in (
-        ("/mnt/nas", ConfigError, "does not name its kind"),
+        ("/mnt/nas", ConfigError, "has no protocol"),
         ("nosuch://x/y", ConfigError, "nosuch://, which fsspec does not know"),
     ):
         with pytest.raises(kind, match=sentence):

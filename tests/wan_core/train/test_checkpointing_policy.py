@@ -32,7 +32,7 @@ def test_a_list_that_nobody_reads_is_refused() -> None:
 
 
 def test_a_compiled_block_has_no_activations_to_name() -> None:
-    with pytest.raises(ConfigError, match='compile does not go with checkpointing_policy "attn_output"'):
+    with pytest.raises(ConfigError, match='compile does not work with checkpointing_policy "attn_output"'):
         TrainConfig(compile=True, checkpointing_policy="attn_output")
 
 

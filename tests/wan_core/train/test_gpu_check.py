@@ -114,7 +114,7 @@ def test_a_measurement_that_hangs_dies_or_is_wrong_is_an_error(run_script: RunSc
     assert done.stdout.splitlines()[-3:] == [
         "error | ended after 2 s | {}",
         "error | its process ended with -9 | {}",
-        "error | a figure is not what it must be | {'off': 2.0, 'ok': False}",
+        "error | a figure is wrong | {'off': 2.0, 'ok': False}",
     ], done.stderr[-2000:]
 
 

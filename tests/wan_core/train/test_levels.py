@@ -59,7 +59,7 @@ def test_a_list_is_trained_and_nothing_else() -> None:
     assert (1000 * levels(0, 50, (0.9, 1.0), **listed).unique()).tolist() == [1000]
     every = levels(0, 4, timestep_strata=4, **{**listed, "batch_size": 4})
     assert (1000 * every.sort().values).tolist() == [250, 500, 750, 1000]
-    with pytest.raises(ConfigError, match="No noise level of timestep_list lies in what is trained here, 900 to 1000"):
+    with pytest.raises(ConfigError, match="No noise level of timestep_list is in the trained range, 900 to 1000"):
         levels(0, 1, (0.9, 1.0), timestep_list=(500.0,))
 
 

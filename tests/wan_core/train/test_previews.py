@@ -202,7 +202,7 @@ def test_weights_that_cannot_come_home_end_the_run_with_its_last_step_saved(
     @contextmanager
     def filled_meanwhile(_model: object) -> Iterator[None]:
         yield
-        raise OutOfMemory("The model does not fit back onto cuda:0.")
+        raise OutOfMemory("The model does not fit again onto cuda:0.")
 
     monkeypatch.setattr(preview, "offloaded_model", filled_meanwhile)
     run = make_run(
@@ -210,7 +210,7 @@ def test_weights_that_cannot_come_home_end_the_run_with_its_last_step_saved(
     )
     control = Steered()
     control.answers = {"step-000004_p0": {"needs_room": True}}
-    with pytest.raises(OutOfMemory, match="does not fit back"):
+    with pytest.raises(OutOfMemory, match="does not fit again"):
         train_here(run, control)
     status = read_status(run.directory)
     assert (status.state, status.step) == ("failed", 4)

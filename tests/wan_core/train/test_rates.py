@@ -43,7 +43,7 @@ def test_a_weight_moves_by_the_factor_of_the_first_pattern_times_lora_plus() -> 
             moved = weights[name + part].detach().abs()
             torch.testing.assert_close(moved, torch.full_like(moved, 1e-4 * factor * ratio))
     assert rates_sentence(weights, SETTINGS) == (
-        "Learning rates by lr_patterns: 1 of 4 layers at 0.25 x, 2 of 4 layers at 0.5 x; 1 as it is."
+        "Learning rates by lr_patterns: 1 of 4 layers at 0.25 x, 2 of 4 layers at 0.5 x; 1 at 1 x."
     )
 
 
@@ -62,7 +62,7 @@ def test_a_run_of_both_experts_with_rates_of_layers_is_told_and_resumed_to_the_l
     for _ in range(2):
         train_here(stopped, max_steps=2)
     told = [event.text for event in events if isinstance(event, Note) and event.text.startswith("Learning rates by")]
-    assert told == ["Learning rates by lr_patterns: 2 of 20 layers at 0.25 x, 10 of 20 layers at 0.5 x; 8 as it is."]
+    assert told == ["Learning rates by lr_patterns: 2 of 20 layers at 0.25 x, 10 of 20 layers at 0.5 x; 8 at 1 x."]
     one, other = (load_file(run.directory / "saves/step-000004/state.safetensors") for run in (straight, stopped))
     assert one.keys() == other.keys()
     assert all(torch.equal(value, other[name]) for name, value in one.items())

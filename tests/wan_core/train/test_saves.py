@@ -341,7 +341,7 @@ def test_saves_of_another_job_are_refused_by_the_engine_and_the_next_queue_start
         manifest = run.directory / "saves" / f"step-{step:06d}" / "manifest.json"
         _rewrite(manifest, job_id="0" * 32)
     with pytest.raises(
-        CheckpointError, match=r"belongs to another job\. Queue Train Wan LoRA again: it will start a new"
+        CheckpointError, match=r"belongs to another job\. Queue Train Wan LoRA again: it starts a new run"
     ):
         train_here(run)
     decision = choose_run(run.directory.parent, run.config)

@@ -86,7 +86,7 @@ def test_an_expert_trains_and_is_evaluated_in_its_noise_range_only(
 
 def test_an_expert_of_a_single_model_is_refused(tmp_path: Path) -> None:
     run = make_run(tmp_path, train=steady(expert="high"))
-    with pytest.raises(ConfigError, match=r'expert "high" makes no sense for 2\.1 T2V-128 wide, which has one model'):
+    with pytest.raises(ConfigError, match=r'expert "high" does not apply to 2\.1 T2V-128 wide, which has one model'):
         train_here(run)
 
 

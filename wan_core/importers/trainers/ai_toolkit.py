@@ -19,15 +19,15 @@ _WITHOUT = {
     "alpha_mask invert_mask mask_min_value scale num_workers prefetch_factor debug random_triggers random_triggers_max "
     "use_short_captions standardize_images",
     "caption_dropout of Wan Train Settings": "caption_dropout_rate",
-    "its clips are trained as the others are; prior_preservation of Wan Dataset Settings keeps what is known": "is_reg",
-    "weight scales how often files are seen instead": "loss_multiplier",
+    "its clips are trained like others; see prior_preservation of Wan Dataset Settings": "is_reg",
+    "weight scales how often files are trained instead": "loss_multiplier",
     "clips upside down teach nothing": "flip_y",
-    "nothing makes control files here": "controls",
+    "control files are not generated here": "controls",
     _CONTROL: "control_path_1 control_path_2 control_path_3",
     "the model's own grid is used": "bucket_tolerance",
     _CACHE: "cache_latents cache_latents_to_disk cache_text_embeddings cache_clip_vision_to_disk",
     "batch_size of Wan Train Settings": "batch_size",
-    "the model that is trained decides": "do_i2v",
+    "the trained model determines it": "do_i2v",
     "Wan makes no sound": "do_audio audio_normalize audio_preserve_pitch",
 }
 
@@ -39,7 +39,7 @@ def read_ai_toolkit(data: Mapping[str, Any], context: Context) -> list[SourcePar
         datasets: list[Any] = process.get("datasets") or []
         for number, section in enumerate(datasets, 1):
             if not isinstance(section, dict):
-                raise DatasetError(f"{context.path.name}: dataset {number} is no table of settings.")
+                raise DatasetError(f"{context.path.name}: dataset {number} is not a table of settings.")
             ledger = Ledger(f"{context.path.name}, dataset {number}", cast("dict[str, Any]", section))
             parts += _parts(ledger, str(process.get("trigger_word") or ""), process.get("train"), context)
         others = sorted(str(key)[:40] for key in process if key not in ("datasets", "trigger_word"))
@@ -47,7 +47,7 @@ def read_ai_toolkit(data: Mapping[str, Any], context: Context) -> list[SourcePar
             note = f"{context.path.name}: settings of the training, not of the dataset, not read: {', '.join(others)}"
             parts[-1] = replace(parts[-1], notes=[*parts[-1].notes, note])
     if not parts:
-        raise DatasetError(f"{context.path.name} names no datasets. They stand under config, process, datasets.")
+        raise DatasetError(f"{context.path.name} names no datasets. They are expected under config, process, datasets.")
     return parts
 
 
@@ -119,8 +119,8 @@ def _frames(ledger: Ledger, frames: int, context: Context) -> dict[str, Any]:
         ledger.drop("num_frames", "auto_frame_count decides, as in ai-toolkit")
         ledger.drop("shrink_video_to_frames", "auto_frame_count takes each clip from its beginning")
         if ledger.get("trim_auto_frame_count_tail", bool, True) is False:
-            ledger.change("trim_auto_frame_count_tail false -> true: clips keep their speed, the tail is left")
-        ledger.take(f"auto_frame_count: each clip whole, to 4n+1 and at most {MOST_FRAMES} frames; {stated}")
+            ledger.change("trim_auto_frame_count_tail false -> true: clips keep their speed, their end is not used")
+        ledger.take(f"auto_frame_count: each complete clip, as 4n+1 and at most {MOST_FRAMES} frames; {stated}")
         return {"num_frames": MOST_FRAMES, "frame_extraction": "full", **reads}
     frames = rounded_frames(frames, ledger, "num_frames")
     ledger.take(f"num_frames {frames}")
@@ -132,7 +132,7 @@ def _frames(ledger: Ledger, frames: int, context: Context) -> dict[str, Any]:
         )
         return {"num_frames": frames}
     ledger.take(f"{stated}; frames are taken at that rate")
-    ledger.take("shrink_video_to_frames false: a random place of each clip, another every epoch")
+    ledger.take("shrink_video_to_frames false: a random window of each clip, another one in each epoch")
     return {"num_frames": frames, "frame_extraction": "random", **reads}
 
 

@@ -34,11 +34,12 @@ def read_settings(context: Context) -> list[SourcePart]:
         return read_ai_toolkit(table, context)
     if suffix == ".toml" and isinstance(named := table.get("dataset"), str):
         raise DatasetError(
-            f"{path.name} are training settings of diffusion-pipe. Choose its dataset file, {named[:120]}; a graph of "
-            "all of it makes: python wan_core/launch.py import FILE."
+            f"{path.name} are training settings of diffusion-pipe. Choose its dataset file, {named[:120]}; to "
+            "convert all settings to a graph, run: python wan_core/launch.py import FILE."
         )
     raise DatasetError(
-        f"{path.name} is not known. Known formats: musubi-tuner TOML with [[datasets]], diffusion-pipe TOML with "
+        f"{path.name} has an unknown format. Known formats: musubi-tuner TOML with [[datasets]], diffusion-pipe "
+        "TOML with "
         "[[directory]], SimpleTuner's multidatabackend JSON, ai-toolkit YAML with config, process, datasets."
     )
 

@@ -156,7 +156,7 @@ def _clip_mode(ledger: Ledger) -> dict[str, Any]:
     """Returns the setting for the windows of a long clip."""
     mode = ledger.get("video_clip_mode", str, "")
     if mode == "multiple_overlapping":
-        ledger.change(f"video_clip_mode {mode} -> frame_extraction chunk: parts follow one another, and none overlaps")
+        ledger.change(f"video_clip_mode {mode} -> frame_extraction chunk: parts are consecutive and do not overlap")
         return {"frame_extraction": "chunk"}
     if mode not in ("", "single_beginning"):
         ledger.change(f"video_clip_mode {mode[:40]} -> frame_extraction head: clips are cut from their beginning")

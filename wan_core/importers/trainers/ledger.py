@@ -188,7 +188,7 @@ class Context:
             folder, found = self._beside(text)
             if found is None:
                 raise DatasetError(
-                    f"{ledger.where}: {text[:200]!r} {error}. Put it beside {self.path.name}, or correct the path."
+                    f"{ledger.where}: {text[:200]!r} {error}. Put it next to {self.path.name}, or correct the path."
                 ) from error
         where = "beside the settings" if folder == self.path.parent else f"in {folder.name}"
         ledger.change(f'"{text}" -> "{found.relative_to(folder).as_posix()}" {where}')

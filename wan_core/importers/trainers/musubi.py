@@ -14,7 +14,7 @@ from ..source import Columns
 from .ledger import Context, Ledger, area_of, only_kind, parts_of, rounded_frames, with_beside
 
 _WITHOUT = {
-    "there is one cache for everything, by content": "cache_directory",
+    "all datasets share one cache, keyed by content": "cache_directory",
     "batch_size of Wan Train Settings": "batch_size",
     "smaller files are enlarged, and the report names them": "bucket_no_upscale",
     "control files get the size of their clip": "no_resize_control control_resolution",
@@ -139,8 +139,8 @@ def _frames(ledger: Ledger, kind: str) -> list[dict[str, Any]]:
         return [{"num_frames": frames, **more}]
     if "target_frames" not in ledger:
         ledger.change(
-            "no target_frames is stated: the first frame of each clip alone is trained, as in musubi-tuner, and "
-            "nothing moves in it. Write target_frames = [33] for 33 frames"
+            "no target_frames is stated: only the first frame of each clip is trained, as in musubi-tuner, so no "
+            "motion is learned. Write target_frames = [33] for 33 frames"
         )
         return [{"num_frames": 1, **more}]
     lengths = dict.fromkeys(rounded_frames(target, ledger, "target_frames") for target in targets)

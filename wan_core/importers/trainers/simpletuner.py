@@ -62,7 +62,7 @@ def _not_used(ledger: Ledger) -> str:
     if kind in _EMBEDS:
         return f"{kind}: {_CACHE}"
     if kind == "conditioning":
-        return "it goes with the dataset whose conditioning_data names it"
+        return "it belongs to the dataset whose conditioning_data names it"
     if kind not in ("image", "video"):
         return f"dataset_type {kind}"
     return "" if place == "local" else f"type {place}: only files on this machine are read"

@@ -51,16 +51,9 @@ def markdown(said: Said) -> str:
             *([*others, ""] if others else []),
             *_ends(said),
             "",
-<<<<<<< HEAD:benchmarks/measure/page.py
             "GiB: peak of device memory; RAM: host memory that the plan takes. TB and kernels are counted, not",
             "measured, unless `traced` stands with them; TFLOP/s are useful ones, nothing computed twice. Published",
             "figures are those of other programs on the card that is named.",
-=======
-            "Predicted and fitted: before this measurement, and with the constants that it found. GiB: peak of device",
-            "memory; RAM: host memory that the plan takes. TB and kernels are counted, not measured, unless `traced`",
-            "stands with them; TFLOP/s count useful work, without recomputation. Published figures are those of other",
-            "programs on the card that is named.",
->>>>>>> 745956d0 (texts: refusals, notes, command help and tooltips at first reading):wan_core/measure/page.py
             "",
         ]
     )

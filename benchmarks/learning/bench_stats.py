@@ -27,7 +27,9 @@ def bootstrap(values: Sequence[float]) -> tuple[float, float]:
 
 def shares(lines: Iterable[Line], part: str = "all") -> Shares:
     """Share of clips per concept. Of size and speed, only concepts that have one."""
-    right, clips = defaultdict[int, int](int), defaultdict[int, int](int)
+    right, clips, lines = defaultdict[int, int](int), defaultdict[int, int](int), list(lines)
+    if any(part not in line for line in lines):  # of some cells only the total was kept
+        return {}
     for line in lines:
         if part in ("size", "speed") and not getattr(drawn_concept(line["concept"]).concept, part):
             continue
@@ -71,7 +73,8 @@ def cost(mine: Sequence[Line], ours: Sequence[Line]) -> float:
     def seconds(lines: Sequence[Line]) -> dict[str, float]:
         by_cpu = defaultdict[str, list[float]](list)
         for line in lines:
-            by_cpu[line["cpu"]].append(line["train_cpu_s"])
+            if "train_cpu_s" in line:
+                by_cpu[line["cpu"]].append(line["train_cpu_s"])
         return {cpu: float(np.mean(own)) for cpu, own in by_cpu.items()}
 
     one, other = seconds(mine), seconds(ours)

@@ -231,7 +231,7 @@ def main(arguments: list[str]) -> int:
 
 def options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", choices=PARTS)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--rows", nargs="+", metavar="ROW", help="some of the rows; their names are in ROWS")
     parser.add_argument("--processes", type=int, default=1, help="at once, each of one row and seed")

@@ -49,7 +49,8 @@ class RequestedTraining:
                 plan.check()
 
     def sized(self, clips: CacheSet) -> SampleConfig | None:
-        """Returns the preview settings; if these request the template's size, with that and as many frames as fit."""
+        """Returns the preview settings; if they request the template's size, then with this size and the frames that
+        fit."""
         config = self.preview
         if config is None or config.preview_size != AS_TEMPLATE or not self.train.preview_every_n_steps:
             return config

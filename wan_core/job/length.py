@@ -147,7 +147,7 @@ class TimeLimit:
         """Why the run ends, after one of its limits."""
         if self._overfits_from is not None:
             return f"early_stopping: its held-out loss has risen since step {self._overfits_from}"
-        return f"its {self._train.max_train_hours:g} h of training are over"
+        return f"its {self._train.max_train_hours:g} h of training (max_train_hours) are over"
 
     def with_time_left(self, event: Event) -> Event:
         """Counts the time of `event` and returns it; StepDone with the seconds that are left."""

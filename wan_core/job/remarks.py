@@ -146,8 +146,8 @@ _RATES = {
     "adafactor": (1e-3, 1.0),
 }
 _USUAL_RATES = (1e-6, 0.01)
-"""range of learning rates of AdamW and of optimizers that are not in _RATES; outside of it no LoRA trained in our
-tests"""
+"""range of learning rates of AdamW and of optimizers that are not in _RATES; outside of it, no LoRA learned
+anything in our tests"""
 _SENSIBLE_RATES = (5e-5, 3e-4)
 """sensible learning rates of AdamW, as in the tooltip of learning_rate"""
 _STEPS_THAT_SHOW = 200

@@ -114,7 +114,7 @@ def compiled(body: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def static_width(tensor: Tensor) -> None:
-    """Called in a body, makes the last size of `tensor` a constant of the graph."""
+    """Makes the last size of `tensor` a constant of the graph; called in the body of a fused function."""
     if torch.compiler.is_compiling():
         torch._dynamo.mark_static(tensor, tensor.ndim - 1)  # pyright: ignore[reportPrivateUsage]
 

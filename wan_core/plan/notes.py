@@ -107,8 +107,8 @@ def notes_of(plan: MemoryPlan, routed: Routed | None, card: Card | None = None) 
         said += [routed.sentence(job.step.tokens), _routes_advice(routed, job.step.tokens), routes_remark(job.train)]
     if quantized_for_nothing(plan):
         said.append(
-            "8-bit weights are not needed here: it fits without Fp8 / Int8 Quantize too, with nothing in host memory, "
-            "more exactly and without dequantizing."
+            "8-bit weights are not needed here: the training also fits without Fp8 / Int8 Quantize and without "
+            "offloading, and is then more exact."
         )
     return [one for one in said if one]
 

@@ -37,7 +37,8 @@ class ObjectiveConfig(Config):
     """0 = `WanVariant.training_shift`"""
     sigmoid_scale: float = objective_setting(
         1.0,
-        "Width of the logistic-normal distribution of sigmoid and the shifts. Raise it above 1.0 to train very low and "
+        "For timestep_sampling sigmoid, shift, flux_shift and qwen_shift: width of the logistic-normal "
+        "distribution. Raise it above 1.0 to train very low and "
         "very high noise more.",
         low=0.01,
         high=100.0,

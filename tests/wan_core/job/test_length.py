@@ -134,7 +134,7 @@ def test_hours_end_a_run_at_a_save_and_more_of_them_go_on_as_if_it_had_never_end
     assert finished.step == len(steps) < 5
     saved = f"saves/step-{finished.step:06d}/lora.safetensors"
     assert finished.result == {
-        "reason": "its 1 h of training are over",
+        "reason": "its 1 h of training (max_train_hours) are over",
         "saved_step": finished.step,
         "use": [{"lora": saved, "model": "wan_tiny_t2v.safetensors"}],
         "template": "text_to_video_wan",

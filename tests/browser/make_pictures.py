@@ -174,15 +174,15 @@ def test_a_grid(bare: Any, workflows: dict[str, Any]) -> None:
     bare.script(
         """() => {
           const node = window.app.graph._nodes.find(n => n.type === "ValidateVideo"), view = window.app.canvas;
-          node.setSize([700, 760]);
+          node.setSize([700, 850]);
           view.ds.scale = 1;
-          [view.ds.offset[0], view.ds.offset[1]] = [600 - node.pos[0], 120 - node.pos[1]];
+          [view.ds.offset[0], view.ds.offset[1]] = [600 - node.pos[0], 160 - node.pos[1]];
           view.setDirty(true, true);
         }"""
     )
     bare.page.wait_for_timeout(5000)
     box = bare.page.locator(".wan-compared").bounding_box()
-    clip = {"x": box["x"] - 20, "y": 70, "width": box["width"] + 40, "height": 860}
+    clip = {"x": box["x"] - 20, "y": 100, "width": box["width"] + 40, "height": 930}
     with Image.open(io.BytesIO(bare.page.screenshot(clip=clip))) as shot:
         save([shot.convert("RGB")], "grid_node.png")
     (sheet,) = (bare.server.base / "output" / "wan_trainer").glob("grid*/samples/validate-*/grid-*.png")

@@ -64,10 +64,12 @@ STRENGTHS = (-1.0, -0.5, 0.0, 0.5, 1.0)
 
 # Twice the steps where half the clips are of the old world, so that the concept is seen as often as in the other rows.
 BESIDE_OLD: dict[str, Any] = {"prior_clips": 96, "repeats": 12, "steps": 2 * STEPS}
+LONGER = 400
+"""steps of the concept in the rows of preserve: what preserves also slows the learning"""
 PRESERVE: dict[str, dict[str, Any]] = {
-    "none": {},
-    "word": {"class_word": CLASSES["word"]},
-    "clips": BESIDE_OLD | {"prior_preservation": 5.0},
+    "none": {"steps": LONGER},
+    "word": {"steps": LONGER, "class_word": CLASSES["word"]},
+    "clips": BESIDE_OLD | {"steps": 2 * LONGER, "prior_preservation": 5.0},
 }
 DISTILLED: dict[str, dict[str, Any]] = {
     "plain": {"under": SPEED},

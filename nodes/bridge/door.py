@@ -15,9 +15,8 @@ from comfy_api.latest import io
 from ...wan_core.errors import ConfigError, TrainingError, WanTrainerError
 from ...wan_core.files import FileError
 from ...wan_core.job import disk_sentence
-from ...wan_core.patterns import waits_end_with
 from ...wan_core.words import is_text, plain
-from .interrupts import InterruptProcessingException, press_again, processing_interrupted, stops_become_interrupts
+from .interrupts import InterruptProcessingException, press_again, stops_become_interrupts
 from .progress import announced
 
 _FINGERPRINT = "fingerprint_inputs"
@@ -41,7 +40,7 @@ def _checked(node: type[io.ComfyNode], method: Callable[..., Any]) -> Callable[.
         try:
             _check_texts(inputs)
             _check_sockets(node, inputs)
-            with stops_become_interrupts(), waits_end_with(processing_interrupted):
+            with stops_become_interrupts():
                 return method(cls, *given, **inputs)
         except InterruptProcessingException:
             if method.__name__ == _FINGERPRINT:

@@ -10,7 +10,6 @@ from comfy import model_management as mm
 from ...wan_core.errors import Stopped
 
 InterruptProcessingException = mm.InterruptProcessingException
-processing_interrupted = mm.processing_interrupted
 raise_if_cancelled = mm.throw_exception_if_processing_interrupted
 
 

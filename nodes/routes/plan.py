@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 
-from ...wan_core.patterns import waits_end_with
 from ...wan_core.placement import FreeMemory, card_bytes
 from ...wan_core.plan import (
     Workload,
@@ -67,10 +66,9 @@ class Planner:
         if not free:
             raise Refused(503, "Another plan is being computed. Try again in a moment.")
         try:
-            with waits_end_with(lambda: False):  # Cancel stops the queue, not a plan
-                if "run" not in body:
-                    return self._planned(body)
-                return {**self._planned(body), "run": self.standing(body)}
+            if "run" not in body:
+                return self._planned(body)
+            return {**self._planned(body), "run": self.standing(body)}
         finally:
             self._busy.release()
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections import OrderedDict
 
 import pytest
 import torch
 
 import wan_core.patterns as patterns
 from tests.support.tiny_run import TINY
-from wan_core.errors import ConfigError, Stopped
+from wan_core.errors import ConfigError
 from wan_core.lora import TARGET_PRESETS, LoraConfig, check_targets
 from wan_core.model import WanTransformer
-from wan_core.patterns import matching, waits_end_with
+from wan_core.patterns import matching
 from wan_core.precision import QuantizeConfig
 from wan_core.train import TrainConfig, check_rates
 
@@ -74,22 +73,7 @@ def test_every_kind_of_endless_pattern_ends(impatient: None, pattern: str) -> No
         matching([pattern], [name * 2 for name in names()], "exclude", whole=False)
 
 
-@pytest.fixture
-def children(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """What was asked of processes, in a memory of its own."""
-    asked: list[object] = []
-    ask = patterns._output_of_child
-
-    def noted(question: dict[str, object]) -> tuple[str, bool]:
-        asked.append(question["patterns"])
-        return ask(question)
-
-    monkeypatch.setattr(patterns, "_output_of_child", noted)
-    monkeypatch.setattr(patterns, "_cache", OrderedDict())
-    return asked
-
-
-def test_python_matches_as_it_does_in_this_process(children: list[object]) -> None:
+def test_python_matches_as_it_does_in_this_process() -> None:
     asked = [
         r"(blocks|vace_blocks)(\.\w+)+",
         r"(?i)BLOCKS\.0\..*",
@@ -104,32 +88,16 @@ def test_python_matches_as_it_does_in_this_process(children: list[object]) -> No
         for pattern, matched in zip(asked, found, strict=True):
             how = re.fullmatch if whole else re.search
             assert matched == {name for name in known if how(pattern, name)}, pattern
-    assert len(children) == 2
 
 
-def test_what_was_asked_once_needs_no_process_again(children: list[object]) -> None:
-    first, second = r"blocks\.0\..*", r"blocks\.1\..*"
-    wanted = matching([first], names(), "rank_patterns", whole=True)
-    assert matching([first], names()[:9], "lr_patterns", whole=True) == [wanted[0] & {*names()[:9]}]
-    matching([first], (), "lr_patterns", whole=True)
-    assert children == [[first]]
-    matching([first, second, second], names(), "rank_patterns", whole=True)
-    assert children == [[first], [second]]
-    matching([first], [*names(), "head.other"], "rank_patterns", whole=True)
-    assert children[2:] == [[first]], "a name that was not asked about"
-
-
-def test_the_memory_is_bounded_and_never_loses_what_is_asked(
-    children: list[object], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(patterns, "_MOST_CACHED", 100)
-    many = [f"blocks.{number}.*" for number in range(60)]
-    assert len(matching(many, names(), "rank_patterns", whole=True)) == 60
-    assert sum(1 + len(result) for result in patterns._cache.values()) <= 100
+def test_what_was_asked_once_needs_no_process_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = matching([r"blocks\.0\..*"], names(), "rank_patterns", whole=True)
+    monkeypatch.setattr(patterns.subprocess, "run", None)
+    assert matching([r"blocks\.0\..*"] * 2, names(), "lr_patterns", whole=True) == wanted * 2
 
 
 def test_layers_and_presets_of_this_pack_need_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patterns.subprocess, "Popen", None)
+    monkeypatch.setattr(patterns.subprocess, "run", None)
     with torch.device("meta"):
         model = WanTransformer(TINY)
     for preset in TARGET_PRESETS.values():
@@ -140,7 +108,7 @@ def test_layers_and_presets_of_this_pack_need_no_process(monkeypatch: pytest.Mon
 
 def test_a_config_of_anyone_is_made_without_a_look_at_its_patterns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lists of runs make configs of every run.json that lies in their folder."""
-    monkeypatch.setattr(patterns.subprocess, "Popen", None)
+    monkeypatch.setattr(patterns.subprocess, "run", None)
     monkeypatch.setattr(patterns.re, "compile", None)
     slow = tuple(f"(?i)[\\x00-\\U0010ffff]{{{number}}}" for number in range(300))
     lora = LoraConfig.from_dict({"targets": list(slow), "rank_patterns": [f"{one} = 4" for one in slow]})
@@ -174,20 +142,6 @@ def test_a_pattern_that_takes_all_memory_is_refused(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(patterns, "_CHILD", child)
     with pytest.raises(ConfigError, match=r"include '.*' takes too much memory to be matched with 1 names\. Write it"):
         matching(["(?:(a)|b)*"], ["ab" * 5_000_000], "include", whole=True)
-
-
-def test_more_names_than_a_pipe_holds_reach_a_process_that_starts_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a busy machine: the first wait for an answer ends before half of the question is written."""
-    monkeypatch.setattr(patterns, "_CHILD", f"import time; time.sleep({3 * patterns._POLL_S})\n{patterns._CHILD}")
-    many = [f"blocks.{number}.self_attn.q.{'x' * 90}" for number in range(3000)]
-    assert matching([r"blocks\.7\d\."], many, "include", whole=False) == [frozenset(many[70:80])]
-
-
-def test_a_stop_ends_the_wait_for_a_pattern() -> None:
-    asked = iter([False, True])
-    with pytest.raises(Stopped), waits_end_with(lambda: next(asked)), waits_end_with(lambda: False):
-        matching([ENDLESS[0]], names(), "include", whole=False)
-    assert next(asked, None) is None
 
 
 def test_each_target_is_matched_alone() -> None:

@@ -63,7 +63,7 @@ def main(arguments: list[str]) -> int:
     if asked.kind == "deep":
         model, batches = wan.new_transformer(DEEP), [deep_data(draw, asked.clips)]
     else:
-        model, batches = demo_model(), edit_data(draw, asked.clips)
+        model, batches = demo_model(asked.start), edit_data(draw, asked.clips)
     wan.read_compact(model)
     model.to(DEVICE)
     trained = train(model, batches, texts, asked.batch, asked.rate, asked.seconds)
@@ -78,6 +78,7 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--texts", type=Path, default=ROOT / "demo_output" / "base_texts.safetensors")
     parser.add_argument("--write-texts", type=Path, metavar="TREE", help="write TEXTS, train nothing")
     parser.add_argument("--out", type=Path, default=ROOT / "demo_output" / "base.safetensors")
+    parser.add_argument("--start", type=Path, default=models_folder() / "wan_demo_t2v.safetensors", help="for edit")
     parser.add_argument("--clips", type=int, default=48, help="for each of the 96 captions")
     parser.add_argument("--batch", type=int, default=96)
     parser.add_argument("--rate", type=float, default=1e-3)
@@ -124,24 +125,31 @@ def deep_data(draw: Draw, seeds: int) -> Batch:
 
 
 def edit_data(draw: Draw, seeds: int) -> list[Batch]:
-    """Two tasks: a source in the colour of the reference, and the shape of the reference on the caption's path."""
+    """Two tasks: a source in the colour of the reference, and what a caption says in the outline of the reference.
+
+    Any caption goes with the first, and the outline that the second names is never the reference's: so the model reads
+    both from the pictures.
+    """
     rng, words, count = random.Random("edits of the base"), all_words(), 96 * seeds
     sources = [wide_scene(rng) for _ in range(count)]
     coloured = [still_of(wide_scene(rng), rng) for _ in range(count)]
     recoloured = [replace(source, colour=other.colour) for source, other in zip(sources, coloured, strict=True)]
+    anything = [rng.choice((EMPTY, EMPTY + 1, rng.randrange(len(words)))) for _ in range(count)]
     said = [rng.randrange(len(words)) for _ in range(count)]
     called = [captioned_scene(words[number], 50_000 + place) for place, number in enumerate(said)]
-    shown = [still_of(scene, rng) for scene in called]
-    captions = (torch.full((count,), EMPTY), torch.tensor(said))
+    outlined = [still_of(wide_scene(rng), rng) for _ in called]
+    wanted = [
+        replace(scene, outline=other.outline, turn=other.turn) for scene, other in zip(called, outlined, strict=True)
+    ]
     return [
-        (draw(recoloured), captions[0].to(DEVICE), (draw(sources), draw(coloured))),
-        (draw(called), captions[1].to(DEVICE), (draw(shown),)),
+        (draw(recoloured), torch.tensor(anything).to(DEVICE), (draw(sources), draw(coloured))),
+        (draw(wanted), torch.tensor(said).to(DEVICE), (draw(outlined),)),
     ]
 
 
-def demo_model() -> WanTransformer:
+def demo_model(file: Path) -> WanTransformer:
     model = WanTransformer(DEMO_SHAPE)
-    weights = load_file(models_folder() / "wan_demo_t2v.safetensors")
+    weights = load_file(file)
     model.load_state_dict({name: value.float() for name, value in weights.items()})
     return model
 

@@ -22,7 +22,7 @@ _SIDE = "{name} is {value}. Set it between {size_multiple} and {high}."
 
 
 class Reading(Enum):
-    """How a companion is cut and resized."""
+    """Cut and size of a companion file."""
 
     ALIKE = 1
     """like its clip, at the same size"""

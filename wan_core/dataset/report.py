@@ -167,7 +167,7 @@ def _turns(config: DatasetConfig, samples: Sequence[Sample], files: Sequence[Sam
     kept = f", the first {config.keep_tokens} tags in place" if config.keep_tokens else ""
     return [
         f"tags: {shuffled} of {len(files)} captions in up to {config.caption_shuffles} orders that take turns, "
-        f"one an epoch{kept}"
+        f"one per epoch{kept}"
     ]
 
 

@@ -1,7 +1,7 @@
 """The LoRA file: `diffusion_model.<path>.lora_A/.lora_B.weight` and `.alpha`, as ComfyUI and other programs read it.
 
-diffusers and DiffSynth read it too, musubi-tuner after its convert_lora.py. Alpha is always written: readers assume a
-scale of 1 without one, and half of them do so wrongly. The run's graph can be in the metadata, where ComfyUI finds it
+diffusers and DiffSynth read it too, musubi-tuner after its convert_lora.py. Alpha is always written, because readers
+assume a scale of 1 without one. The run's graph can be in the metadata, where ComfyUI finds it
 when the file is dropped on the canvas.
 """
 

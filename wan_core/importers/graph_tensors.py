@@ -131,7 +131,7 @@ def checked_text(features: Tensor, name: str) -> Tensor:
     plain = features[0] if features.ndim == 3 and len(features) == 1 else features
     if plain.ndim != 2 or plain.shape[1] != TEXT_WIDTH:
         raise DatasetError(
-            f"The text of {name} has shape {list(features.shape)}; umT5 gives {TEXT_WIDTH} values a token. Encode it "
+            f"The text of {name} has shape {list(features.shape)}; umT5 gives {TEXT_WIDTH} values per token. Encode it "
             "with Load CLIP, umt5_xxl, type wan."
         )
     if not bool(torch.isfinite(plain).all()):

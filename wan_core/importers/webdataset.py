@@ -228,7 +228,7 @@ def _sample(tar: BinaryIO, key: str, group: _Group, store: ExtractedFiles) -> Me
     named = [suffix for suffix in group if _last(suffix) in _MEDIA and not suffix.startswith(_COMPANIONS)]
     if media is None and len(named) > 1:
         several = ", ".join(sorted(named))[:120]
-        return Rejected(name=key[-120:], reason=f"has several clips or stills ({several}); keep one a sample")
+        return Rejected(name=key[-120:], reason=f"has several clips or stills ({several}); keep one per sample")
     media = media or next(iter(named), None)
     if media is None:
         if unread := next((suffix for suffix in group if suffix in OTHER_SUFFIXES), None):

@@ -72,7 +72,7 @@ def on_other_ranks(wanted: RunConfig, known: RunConfig, batches: int) -> RunConf
     """Returns `wanted` as a continuation of `known` on another number of processes; None if it is another job.
 
     `batches`: number of batches in a step of `known`. Random draws are numbered over all processes, so with equally
-    many batches a step, each step has the same clips, noise and dropout.
+    many batches per step, each step has the same clips, noise and dropout.
     """
     if wanted.model.placement.batches * wanted.train.gradient_accumulation_steps != batches:
         return None

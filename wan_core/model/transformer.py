@@ -148,7 +148,8 @@ class WanTransformer(nn.Module):
             self.audio_proj = AudioProjection(shape)
 
     def use_attention(self, name: str, long: str = "sdpa") -> None:
-        """Sets the kernel of every attention (`kernels.ATTENTIONS`); `long`: the kernel that auto uses if long."""
+        """Sets the kernel of every attention (`kernels.ATTENTIONS`); `long`: the kernel that auto uses for long
+        sequences."""
         kernel = attention_kernel(name, long)
         for module in self._attentions():
             module.kernel = kernel

@@ -98,14 +98,14 @@ class _Json:
         data = file.read(_LARGEST_JSON_BYTES + 1)
         if len(data) > _LARGEST_JSON_BYTES:
             raise DatasetError(
-                f"{name} is larger than {_LARGEST_JSON_BYTES >> 20} MiB. Write one row a line, as .jsonl."
+                f"{name} is larger than {_LARGEST_JSON_BYTES >> 20} MiB. Write one row per line, as .jsonl."
             )
         try:
             found = json.loads(data)
         except (ValueError, RecursionError) as error:
             raise DatasetError(f"{name} is not valid JSON ({str(error)[:120]}). Write it again.") from error
         if not isinstance(found, list):
-            raise DatasetError(f"{name} is not a list of rows. Write [{{...}}, {{...}}], or one row a line as .jsonl.")
+            raise DatasetError(f"{name} is no list of rows. Write [{{...}}, {{...}}], or one row per line as .jsonl.")
         self._data = cast("list[Any]", found)
         first = (row for row in self._data[:1000] if isinstance(row, dict))
         self.columns = list(dict.fromkeys(str(key) for row in first for key in cast("dict[str, Any]", row)))

@@ -125,7 +125,7 @@ def split_blocks(
     if runs % len(devices) or any(b <= a for a, b in pairwise(edges)):
         raise PlacementError(
             f'split_at "{split_at}" does not divide {num_blocks} blocks over {len(devices)} devices. '
-            f"Give {len(devices) - 1} rising number(s) between 1 and {num_blocks - 1}, or midpoint."
+            f"Give {len(devices) - 1} ascending number(s) between 1 and {num_blocks - 1}, or midpoint."
         )
     in_turn = devices * (runs // len(devices))
     return Placement(tuple(d for d, (a, b) in zip(in_turn, pairwise(edges), strict=True) for _ in range(a, b)))

@@ -120,7 +120,9 @@ class SharedMemory:
                     write(memory)
                     _seal(file)
                 elif not holds(memory):
-                    _log.warning("%s: another process of this run has other bytes, so this one keeps its own", name)
+                    _log.warning(
+                        "%s: the bytes of another process of this run differ, so this process keeps its own", name
+                    )
                     return None
                 return memory
             finally:

@@ -120,7 +120,7 @@ def choose_mesh(job: Workload, card: Card, free: int, world: World, clips: int) 
     plans = [plan for mesh in _meshes(job, world, clips) if (plan := mesh_plan(job, card, free, world, clips, mesh))]
     if not plans:
         raise WanTrainerError(
-            f"{clips} clips a step cannot be divided evenly among {world.ranks} ranks. Set another batch_size or "
+            f"{clips} clips per step cannot be divided evenly among {world.ranks} ranks. Set another batch_size or "
             "gradient_accumulation_steps."
         )
     fits = [plan for plan in plans if not plan.why_not]
@@ -151,7 +151,7 @@ def world_report(job: Workload, gibibytes: float, ranks: int, clips: int) -> dic
 
 
 def with_mesh(job: Workload, card: Card, free: int, a_machine: int) -> Workload:
-    """Returns a job with the best mesh for the same number of clips a step, and the reason in `placement.chosen`.
+    """Returns a job with the best mesh for the same number of clips per step, and the reason in `placement.chosen`.
 
     `free`: bytes of each card; `a_machine`: ranks of one machine. Raises what `choose_mesh` does.
     """

@@ -214,7 +214,8 @@ def _(gradient: Tensor, weight: Tensor, _scale: Tensor | None, _whole: Tensor | 
 
 
 class _Linear8Bit(torch.autograd.Function):
-    """`_Linear` with products in 8 bits; for layouts with one value a byte, without a scale of the complete weight."""
+    """`_Linear` with products in 8 bits; for layouts with one value per byte, without a scale of the complete
+    weight."""
 
     @staticmethod
     def forward(

@@ -165,7 +165,7 @@ class Previewer:
         except OSError as error:
             if not is_held(error, index):
                 raise
-            _log.warning("samples/%s is open in another program; the next clip lists this one too.", index.name)
+            _log.warning("samples/%s is open in another program; this clip is listed with the next one.", index.name)
         else:
             self._unlisted.clear()
 

@@ -59,7 +59,7 @@ def test_a_scan_gives_one_sample_an_order_with_prefix_and_trigger_word_in_front(
     assert lines[0] == "dataset: 0 clips, 1 still"
     assert "captions: 1 of 1 from .txt files" in lines
     assert "prefix 'a photo of' put in front of every caption" in lines
-    assert "tags: 1 of 1 captions in up to 3 orders that take turns, one an epoch, the first 1 tags in place" in lines
+    assert "tags: 1 of 1 captions in up to 3 orders that take turns, one per epoch, the first 1 tags in place" in lines
 
 
 def test_captions_and_windows_that_take_turns_meet_in_every_pair_once(tmp_path):

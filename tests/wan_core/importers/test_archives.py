@@ -122,7 +122,7 @@ def test_a_sample_may_name_its_parts(tmp_path):
         ("000008.main.png", "", True),
     ]
     assert [(r.name, r.reason) for r in part.rejected] == [
-        ("000007", "has several clips or stills (.left.png, .right.png); keep one a sample")
+        ("000007", "has several clips or stills (.left.png, .right.png); keep one per sample")
     ]
 
 

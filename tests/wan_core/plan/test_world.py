@@ -143,7 +143,7 @@ def test_a_quarter_of_a_clip_for_each_rank_is_context_parallel_of_four(tiny: Wor
     tight = choose_mesh(tiny, h100(), small, WORLD, clips=8)
     assert (tight[0].why_not, tight[0].peak) == ("", small)
     assert mesh_line(choose_mesh(tiny, h100(), 1, WORLD, 8), h100(), WORLD).startswith("32 x 80 GB: no mesh fits; ")
-    with pytest.raises(WanTrainerError, match=r"3 clips a step cannot be divided evenly among 32 ranks\."):
+    with pytest.raises(WanTrainerError, match=r"3 clips per step cannot be divided evenly among 32 ranks\."):
         choose_mesh(replace(tiny, step=SMALL), h100(), 79 << 30, WORLD, clips=3)
 
 

@@ -219,7 +219,7 @@ def test_killed_under_a_tuner_and_resumed_equals_never_killed(server: ForkServer
     straight, killed = made(tmp_path / "a", tuner, "bf16"), made(tmp_path / "b", tuner, "bf16")
     assert start(straight).wait() == 0
     worker = start(killed)
-    worker.wait_for("step", 3)
+    worker.wait_for("step", 3, timeout_s=300)  # PEFT is imported
     assert worker.kill() == -signal.SIGKILL
     assert start(killed).wait() == 0
     assert left(killed) == left(straight)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from ..errors import CheckpointError, ExitCode
+from ..errors import CheckpointError, ConfigError, ExitCode
 from ..events import Emit
 from ..packages import first_import
 from .output import done, print_json
@@ -41,6 +41,7 @@ def add_file_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         "--recursive", action="store_true", help="subfolders too; clips in 10_walk are trained ten times as often"
     )
     scan.add_argument("--missing-captions", default="refuse", help="refuse, skip the file, or empty caption")
+    scan.add_argument("--sheet", type=Path, metavar="PAGE.html", help="write the contact sheet as one page, to look at")
     scan.add_argument("--allow", type=Path, action="append", default=[], help="a folder that a file may name files of")
     scan.add_argument(
         "--column", action="append", default=[], metavar="ROLE=NAME", help="path, caption, repeats, control or mask"
@@ -105,11 +106,14 @@ def _inspect_lora(file: Path, out: BinaryIO) -> int:
 
 
 def _scan(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
-    from ..dataset import Dataset, DatasetConfig, dataset_review, scan_report
-    from ..files import digest_file
+    from ..dataset import Dataset, DatasetConfig, Thumbnails, dataset_review, scan_report
+    from ..files import atomic_write_bytes, digest_file
     from ..model import WAN21_LATENTS
     from ..video import VideoProcess
+    from .sheet import sheet_page
 
+    if options.sheet is not None and options.sheet.suffix.lower() not in (".html", ".htm"):
+        raise ConfigError(f"--sheet names the page to write, such as sheet.html, not {options.sheet.name!r}.")
     config = DatasetConfig(
         folder=f"folder:{options.source.name}",
         trigger_word=options.trigger_word,
@@ -124,6 +128,10 @@ def _scan(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
         results = _scanned(options, config, video, Path(scratch))
         dataset = Dataset(tuple(results))
         review = dataset_review(dataset, video=video, digest_of=digest_file, space=WAN21_LATENTS)
+        report = "\n\n".join([*(scan_report(result) for result in results), review.report()])
+        if options.sheet is not None:
+            page = sheet_page(review, Thumbnails(video), report, options.source.name)
+            atomic_write_bytes(options.sheet, page.encode())
     samples = [
         {
             "name": s.name,
@@ -135,8 +143,9 @@ def _scan(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
         for s in result.samples
     ]
     rejected = [{"name": r.name, "reason": r.reason} for result in results for r in result.rejected]
-    report = "\n\n".join([*(scan_report(result) for result in results), review.report()])
-    print_json(out, {"version": 2, "samples": samples, "rejected": rejected, "report": report})
+    excluded = [s.name for result in results for s in result.excluded]
+    said = {"version": 2, "samples": samples, "rejected": rejected, "excluded": excluded, "report": report}
+    print_json(out, said)
     dataset.require_captions()
     return ExitCode.DONE
 

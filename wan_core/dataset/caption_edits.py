@@ -42,7 +42,9 @@ class ScannedFile:
     said: str = ""
     """the caption in the list"""
     bucket: Bucket | None = None
-    """the size and length at which it is trained; None if it is not usable"""
+    """the size and length at which it is trained; None if it is not trained"""
+    usable: bool = True
+    """False for a clip that is too short"""
     duration_s: float = 0.0
     thumbnail: Path | None = None
     """file of the first frame as JPEG, which need not exist"""
@@ -111,8 +113,9 @@ def scanned_files(dataset: Dataset, thumbnails: Thumbnails | None = None) -> lis
             found.setdefault(sample.path, file)
     for part, captions in zip(dataset.parts, names, strict=True):
         for item in part.rejected:
-            if (path := item.wants_caption or item.wants_piece) is not None:
-                found.setdefault(path, ScannedFile(path=path, name=item.name, caption_file=captions.file_of(path)))
+            if (path := item.wants_caption or item.too_short) is not None:
+                caption_file, usable = captions.file_of(path), item.too_short is None
+                found.setdefault(path, ScannedFile(path=path, name=item.name, caption_file=caption_file, usable=usable))
     return list(found.values())
 
 
@@ -194,11 +197,11 @@ class CaptionEdits:
         return self._files[self._number(clip)].path
 
     def to_write(self) -> list[Found]:
-        """Returns one clip of every caption file that can be written and read, or does not exist yet; no excluded
-        clips."""
+        """Returns one clip of every caption file that can be written and read, or does not exist yet; no excluded clips
+        and none that are too short."""
         places, found = CaptionFolders(self._allowed()), dict[Path, Found]()
         for number, file in enumerate(self._files):
-            if file.caption_file not in found:
+            if file.usable and file.caption_file not in found:
                 found[file.caption_file] = self._look(number, places)
         return [one for one in found.values() if _is_changeable(one) and not one.unreadable]
 

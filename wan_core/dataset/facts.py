@@ -32,7 +32,7 @@ def dataset_facts(review: DatasetReview) -> dict[str, Any]:
     clips = sum(sample.kind == "clip" for sample in files)
     # Files that the card can mend come first: it writes captions and chooses pieces.
     rejected = [r for part in dataset.parts for r in part.rejected]
-    rejected.sort(key=lambda r: not (r.wants_caption or r.wants_piece))
+    rejected.sort(key=lambda r: not (r.wants_caption or r.is_piece))
     numbers = {file.path: number for number, file in enumerate(scanned_files(dataset))}
     return {
         "version": 1,
@@ -69,12 +69,24 @@ def clip_groups(review: DatasetReview) -> dict[str, frozenset[int]]:
     dataset = review.dataset
     numbers = {file.path: number for number, file in enumerate(scanned_files(dataset))}
     samples = one_per_file((*dataset.samples, *(sample for part in dataset.parts for sample in part.excluded)))
-    alike = {s.path for group in (*review.same_bytes, *review.look_alikes.groups) for s in group}
-    short = {s.path for s in samples if s.cut.held} | {r.wants_piece for part in dataset.parts for r in part.rejected}
-    found = (kinds.items() for part in dataset.parts for kinds in [_of_part(part)])
-    marked = {s.path for kinds in found for kind, of in kinds if kind not in _UNMARKED for s in of} | alike | short
+    findings = findings_by_file(review)
+    alike = {path for path, kinds in findings.items() if not {"same bytes", "look alike"}.isdisjoint(kinds)}
+    short = {s.path for s in samples if s.cut.held} | {r.too_short for part in dataset.parts for r in part.rejected}
+    marked = {*findings, *short}
     groups = {"still": {s.path for s in samples if s.kind == "still"}, "short": short, "alike": alike, "marked": marked}
     return {name: frozenset(numbers[path] for path in paths if path in numbers) for name, paths in groups.items()}
+
+
+def findings_by_file(review: DatasetReview) -> dict[Path, list[str]]:
+    """Returns file -> what may be wrong with it, such as "enlarged" or "look alike"; only files with a finding."""
+    found: dict[Path, list[str]] = {}
+    groups = {"same_bytes": review.same_bytes, "look_alike": review.look_alikes.groups}
+    of_kind = [(kind, [s for group in found_groups for s in group]) for kind, found_groups in groups.items()]
+    of_kind += [item for part in review.dataset.parts for item in _of_part(part).items() if item[0] not in _UNMARKED]
+    for kind, samples in of_kind:
+        for sample in samples:
+            found.setdefault(sample.path, []).append(kind.replace("_", " "))
+    return found
 
 
 _UNMARKED = frozenset(("variable_rate", "trigger_alone", "first_page"))
@@ -154,8 +166,9 @@ def _cell(sample: Sample, numbers: Mapping[Path, int]) -> dict[str, Any]:
 
 
 def _left(item: Rejected, numbers: Mapping[Path, int]) -> dict[str, Any]:
-    path = item.wants_caption or item.wants_piece
-    wants = "piece" if item.wants_piece else "caption"
+    path, wants = item.wants_caption or item.too_short, "caption"
+    if item.too_short is not None:
+        wants = "piece" if item.is_piece else "frames"
     return {
         "name": _short(item.name),
         "reason": _short(item.reason),

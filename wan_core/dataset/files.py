@@ -76,8 +76,10 @@ class Rejected:
     """number of frames, if the clip is too short"""
     wants_caption: Path | None = None
     """the media file, if its only problem is a missing caption"""
-    wants_piece: Path | None = None
-    """the media file, if its only problem is the chosen piece"""
+    too_short: Path | None = None
+    """the media file, if it, or its chosen piece, has too few frames"""
+    is_piece: bool = False
+    """whether a chosen piece is too short"""
 
 
 def folder_fingerprint(folder: Path) -> str:

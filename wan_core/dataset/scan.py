@@ -147,10 +147,10 @@ def scan_files(
 
 
 def _left_out(found: Rejected, choice: Choice) -> Rejected:
-    """Returns a rejected file; one that is excluded as well wants nothing."""
+    """Returns a rejected file; one that is excluded as well wants no caption."""
     if not choice.excluded:
         return found
-    return replace(found, reason=f"is excluded, and {found.reason}", frames=0, wants_caption=None, wants_piece=None)
+    return replace(found, reason=f"is excluded, and {found.reason}", frames=0, wants_caption=None)
 
 
 def _read_of_several(files: Sequence[MediaFile], captions: CaptionNames) -> list[str]:
@@ -252,10 +252,10 @@ def _cut(
     except (DatasetError, FileError) as error:
         return Rejected(name=shown(path), reason=str(error).removeprefix(f"{shown(path)} ").rstrip("."))
     except TooShort as short:
-        reason, wants_piece = _too_short(info, config, short.frames, cuts_s, choice.is_piece), None
+        reason = _too_short(info, config, short.frames, cuts_s, choice.is_piece)
         if choice.is_piece:
-            reason, wants_piece = f"its chosen piece {reason}", path
-        return Rejected(name=path.name, reason=reason, frames=short.frames, wants_piece=wants_piece)
+            reason = f"its chosen piece {reason}"
+        return Rejected(name=path.name, reason=reason, frames=short.frames, too_short=path, is_piece=choice.is_piece)
     except TooMany:
         reason = f"lasts {info.duration_s:.0f} s and would give more than {MAX_PIECES} windows; cut it into clips"
         return Rejected(name=shown(path), reason=reason)

@@ -82,7 +82,7 @@ def test_a_piece_that_is_too_short_is_named(bench):
     choose(bench.folder, a={"start_s": 1.5}, b={"start_s": 99, "length_s": 3})
     (one, other) = scanned(bench).rejected
     assert one.reason == "its chosen piece has 6 frames at 16 fps, fewer than num_frames 9"
-    assert (one.wants_piece, one.wants_caption) == (bench.folder / "a.mp4", None)
+    assert (one.too_short, one.is_piece, one.wants_caption) == (bench.folder / "a.mp4", True, None)
     assert other.reason == "its chosen piece has 0 frames at 16 fps, fewer than num_frames 9"
 
 

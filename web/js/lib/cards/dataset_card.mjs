@@ -210,6 +210,7 @@ function offered({ missing, trigger }) {
 
 /** The button that opens a skipped file. @param {unknown} wants @param {() => void} open */
 function mending(wants, open) {
+  if (wants === "frames") return button(t("Look at it"), t("Opens the clip above"), open);
   if (wants === "piece") {
     return button(t("Choose another piece"), t("Opens the clip above"), open);
   }

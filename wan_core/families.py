@@ -294,7 +294,7 @@ FAMILIES = (
     Family(
         task="humo",
         models=(
-            Model(name="2.1 HuMo-14B", dim=5120, in_channels=36),
+            Model(name="2.1 HuMo-17B", dim=5120, in_channels=36),
             Model(name="2.1 HuMo-1.7B", dim=1536),
         ),
         marks=("audio_proj.audio_proj_glob_1.",),

@@ -229,7 +229,7 @@ def test_sound_and_reference_of_humo_are_read_as_its_node_gives_them(core: Any) 
     [
         ("reference_latents", r"has no reference_latents, .* through WanHuMoImageToVideo with ref_image\."),
         ("audio_embed", r"has no audio_embed, .* through WanHuMoImageToVideo with audio_encoder_output\."),
-        ("", r"sound of latent 1 has shape \[3, 8, 5, 1280\]; 2.1 HuMo-14B reads \[2, 8, 5, 1280\]"),
+        ("", r"sound of latent 1 has shape \[3, 8, 5, 1280\]; 2.1 HuMo-17B reads \[2, 8, 5, 1280\]"),
     ],
 )
 def test_sound_of_humo_that_is_missing_or_of_another_clip_is_refused(core: Any, key: str, said: str) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..accelerator import backend_of
 from ..errors import ConfigError
+from .latents import WAN21_LATENTS
 from .shape import FACE_SIDE, WHISPER_WINDOW, WanShape
 
 
@@ -89,9 +90,19 @@ class Conditioning:
         """Returns the clips with indices `places` (K,) int64 of the batch."""
         return self.each(lambda tensor: tensor.index_select(0, places))
 
+    def negative(self) -> Conditioning:
+        """Returns what the negative pass of a guided prediction reads: for HuMo silence and an empty reference image,
+        as ComfyUI's node gives it; for other models the same."""
+        if self.references is None or self.whisper is None:
+            return self
+        empty = WAN21_LATENTS.normalise(torch.zeros_like(self.references))
+        return replace(self, references=empty, whisper=torch.zeros_like(self.whisper))
+
     def doubled(self) -> Conditioning:
-        """Returns every tensor repeated twice along the batch, for two predictions in one pass."""
-        return self.each(lambda tensor: torch.cat([tensor] * 2))
+        """Returns every tensor, followed by that of `negative` along the batch, for two predictions in one pass."""
+        others: list[Tensor] = []
+        self.negative().each(lambda tensor: others.append(tensor) or tensor)
+        return self.each(lambda tensor: torch.cat([tensor, others.pop(0)]))
 
 
 @dataclass(frozen=True)

@@ -32,11 +32,11 @@ def generate(
     """Returns a clean normalised latent (B, C, F, H, W) float32, on the first device of the last model.
 
     `denoisers`: see `turns`; a single model is `[Denoiser.of(model)]`. `text` (B, L, D), `negative_text` (B, M, D),
-    `noise` (B, C, F, H, W) float32. Both guidance passes read `conditioning`. `first_frame` (B, C, 1, H, W): the given
-    first latent frame of TI2V-5B, which replaces the latent's before every step, with timestep 0. `start` (B, C, F, H,
-    W): the clean latent to start from if the first denoiser starts below sigma 1. `seed`: seed of the noise that
-    samplers such as lcm add. `on_step(done, total)` is called after each step, and may raise to stop. ConfigError if no
-    denoiser has a step.
+    `noise` (B, C, F, H, W) float32. The negative pass reads `conditioning.negative()`. `first_frame` (B, C, 1, H, W):
+    the given first latent frame of TI2V-5B, which replaces the latent's before every step, with timestep 0. `start`
+    (B, C, F, H, W): the clean latent to start from if the first denoiser starts below sigma 1. `seed`: of the noise
+    that samplers such as lcm add. `on_step(done, total)` is called after each step, and may raise to stop. ConfigError
+    if no denoiser has a step.
     """
     solver = SOLVERS[preset.sampler_name]
     walks = turns(denoisers, _sigmas(preset))

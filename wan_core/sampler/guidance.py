@@ -80,7 +80,8 @@ def guided_velocity(
         else:
             positive = model(latent, timestep, inputs.text, conditioning)
             with model.without_blocks(guidance.skip_layers) if in_negative else nullcontext():
-                negative = model(latent, timestep, inputs.negative_text, conditioning)
+                unlike = conditioning.negative() if conditioning is not None else None
+                negative = model(latent, timestep, inputs.negative_text, unlike)
         velocity = negative + inputs.scale * (positive - negative)
         if guidance.zero_star:
             velocity = velocity - _zero_star(latent, positive, negative, sigma, inputs.scale)

@@ -87,7 +87,7 @@ FAMILIES: dict[str, tuple[Shapes, str, str]] = {
     "s2v": (shapes_of("wan2.2-s2v-14B"), "wan2.2_s2v_14B_bf16", "2.2 S2V-14B"),
     "animate": (shapes_of("wan2.2-animate-14B"), "wan2.2_animate_14B_bf16", "2.2 Animate-14B"),
     "dancer": (dancer(), "global_model", "2.1 Wan-Dancer-14B"),
-    "humo": (humo(), "humo_17B_fp16", "2.1 HuMo-14B"),
+    "humo": (humo(), "humo_17B_fp16", "2.1 HuMo-17B"),
 }
 IN_DIFFUSERS = [name for name in FAMILIES if name.split()[0] in ("t2v", "i2v", "flf2v", "ti2v", "vace")]
 NOT_TRAINED = {"s2v", "dancer"}

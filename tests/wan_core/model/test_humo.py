@@ -19,7 +19,7 @@ from wan_core.errors import ConfigError
 from wan_core.families import FAMILIES
 from wan_core.job.checks import with_model_values
 from wan_core.lora import LoraConfig, inject_lora
-from wan_core.model import WAN21_LATENTS, Route, WanTransformer, draw_passages
+from wan_core.model import WAN21_LATENTS, Conditioning, Route, WanTransformer, draw_passages
 from wan_core.model.humo import with_references
 from wan_core.placement import DeviceCarrier, JobShape, Placement, StepShape, estimate_memory
 from wan_core.placement.short_model import as_it_is
@@ -99,6 +99,23 @@ def test_sound_reaches_its_own_latent_frame_and_the_reference_hears_silence() ->
     assert not torch.equal(before[:, 0], silence[:, 0])
 
 
+def test_a_negative_pass_hears_silence_and_has_an_empty_reference() -> None:
+    given = given_of(inputs_of(CASE))
+    assert given.references is not None
+    negative, both = given.negative(), given.doubled()
+    assert negative.references is not None
+    assert negative.whisper is not None
+    assert not negative.whisper.any()
+    empty = -torch.tensor(WAN21_LATENTS.mean) / torch.tensor(WAN21_LATENTS.std)
+    torch.testing.assert_close(negative.references, empty.view(1, -1, 1, 1, 1).expand_as(given.references))
+    assert both.whisper is not None
+    assert torch.equal(both.whisper[:2], inputs_of(CASE)["whisper"])
+    assert both.references is not None
+    assert torch.equal(both.references[2:], negative.references)
+    plain = Conditioning(channels=torch.ones(1, 4, 1, 2, 2))
+    assert plain.negative() is plain
+
+
 def test_a_reference_follows_the_video_as_a_given_image() -> None:
     latent, reference = torch.ones(1, 16, 3, 2, 2), torch.full((1, 16, 1, 2, 2), 5.0)
     small = with_references(latent, reference, 16)
@@ -141,7 +158,7 @@ def test_token_routes_and_timesteps_of_frames_are_refused() -> None:
 
 def test_settings_that_share_out_tokens_are_refused_by_name() -> None:
     shape = replace(CASES[CASE][0], dim=128, num_heads=1)
-    variant = WanVariant(name="2.1 HuMo-14B", family=FAMILIES[0], shape=shape, latents=WAN21_LATENTS)
+    variant = WanVariant(name="2.1 HuMo-17B", family=FAMILIES[0], shape=shape, latents=WAN21_LATENTS)
     with pytest.raises(ConfigError, match=r"tread_routes does not work with HuMo.*Leave it empty"):
         with_model_values(TrainConfig(tread_routes="0.5: 0..1"), variant)
     cpu = torch.device("cpu")

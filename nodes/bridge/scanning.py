@@ -14,6 +14,7 @@ import torch
 from comfy import model_management as mm
 from comfy_api.latest import io, ui
 
+from ...wan_core.advice import advice_on, measured_clips, remark_facts
 from ...wan_core.cache import LatentCache
 from ...wan_core.dataset import (
     CaptionEdits,
@@ -39,6 +40,8 @@ from .progress import NodeProgress
 from .types import DatasetSettingsHandle, ModelHandle, WanDataset, WanDatasetSettingsType, WanTrainModel
 from .widgets import number, widget_values
 
+_MEASURING_S = 60.0
+"""longest time in seconds that a scan measures new clips; the next one goes on"""
 _MOST = 64
 _MOST_FILES = 400_000
 
@@ -140,15 +143,18 @@ def scanned_output(
     """Runs `scan`, appends its datasets to `append_to`, and shows the result on the node."""
     cache = folders.cache()
     with stops_become_interrupts(), _saved_at_last(cache.files), VideoProcess(mm.processing_interrupted) as video:
-        scanned = scan(scan_context(node, video, allowed_places(), cache.files))
+        context = scan_context(node, video, allowed_places(), cache.files)
+        scanned = scan(context)
         dataset = Dataset((*(append_to.parts if append_to is not None else ()), *scanned))
         thumbnails = Thumbnails(video, cache.root / "thumbnails")
         sheet = torch.tensor(contact_sheet(dataset, thumbnails)).float()[None] / 255
         thumbnails.draw(sample for part in dataset.parts for sample in (*part.samples, *part.excluded))
         review = _review(dataset, video, cache)
-    report = f"{dataset_report(dataset)}\n\n{review.report()}"
-    known = SCANS.add(edits_of(dataset, review, thumbnails))
-    facts = {**dataset_facts(review), "asked": widget_values(node), "scan": known}
+        advice = advice_on(review, measured_clips(dataset, context, allowed_s=_MEASURING_S))
+    lines = "\n".join(remark.text for remark in advice)
+    report = f"{dataset_report(dataset)}\n\n{review.report()}\n\n{lines}"
+    facts = {**dataset_facts(review), "asked": widget_values(node), "scan": SCANS.add(dataset)}
+    facts["findings"] += remark_facts(advice)
     # Under the key "images", the page would draw the sheet a second time below the card.
     facts["image"] = dict(ui.PreviewImage(sheet, cls=node).values[0])
     return io.NodeOutput(dataset, report, sheet, ui={"text": [report], "wan_dataset": [facts]})

@@ -44,6 +44,10 @@ def add_file_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     scan.add_argument("--sheet", type=Path, metavar="PAGE.html", help="write the contact sheet as one page, to look at")
     scan.add_argument("--allow", type=Path, action="append", default=[], help="a folder that a file may name files of")
     scan.add_argument(
+        "--measure", action="store_true", help="decode each clip: motion, blur, bars, text, flicker, frames that repeat"
+    )
+    scan.add_argument("--cache", type=Path, metavar="FOLDER", help="keeps measures, so that a stopped scan goes on")
+    scan.add_argument(
         "--column", action="append", default=[], metavar="ROLE=NAME", help="path, caption, repeats, control or mask"
     )
 
@@ -106,8 +110,9 @@ def _inspect_lora(file: Path, out: BinaryIO) -> int:
 
 
 def _scan(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
-    from ..dataset import Dataset, DatasetConfig, Thumbnails, dataset_review, scan_report
-    from ..files import atomic_write_bytes, digest_file
+    from ..advice import MeasuredClips, advice_on, measured_clips
+    from ..dataset import Dataset, DatasetConfig, KnownFiles, ScanContext, dataset_review, one_per_file, scan_report
+    from ..files import digest_file
     from ..model import WAN21_LATENTS
     from ..video import VideoProcess
     from .sheet import sheet_page
@@ -124,14 +129,18 @@ def _scan(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
         recursive=options.recursive,
         missing_captions=options.missing_captions,
     )
+    known, measured = None if options.cache is None else KnownFiles(options.cache), MeasuredClips()
     with VideoProcess() as video, tempfile.TemporaryDirectory(prefix="wan_scan") as scratch:
         results = _scanned(options, config, video, Path(scratch))
         dataset = Dataset(tuple(results))
         review = dataset_review(dataset, video=video, digest_of=digest_file, space=WAN21_LATENTS)
-        report = "\n\n".join([*(scan_report(result) for result in results), review.report()])
-        if options.sheet is not None:
-            page = sheet_page(review, Thumbnails(video), report, options.source.name)
-            atomic_write_bytes(options.sheet, page.encode())
+        if options.measure:
+            try:
+                measured = measured_clips(dataset, ScanContext(video, progress=_counted, known=known))
+            finally:
+                if known is not None:
+                    known.save()
+    advice = advice_on(review, measured)
     samples = [
         {
             "name": s.name,
@@ -143,11 +152,17 @@ def _scan(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
         for s in result.samples
     ]
     rejected = [{"name": r.name, "reason": r.reason} for result in results for r in result.rejected]
-    excluded = [s.name for result in results for s in result.excluded]
-    said = {"version": 2, "samples": samples, "rejected": rejected, "excluded": excluded, "report": report}
-    print_json(out, said)
+    lines = "\n".join(remark.text for remark in advice)
+    report = "\n\n".join([*(scan_report(result) for result in results), review.report(), lines])
+    measures = [{"name": s.name, **m.to_dict()} for s in one_per_file(dataset.samples) for m in measured.shots_of(s)]
+    found = {"samples": samples, "rejected": rejected, "measures": measures, "report": report}
+    print_json(out, {"version": 2, **found})
     dataset.require_captions()
     return ExitCode.DONE
+
+
+def _counted(done: int, total: int, name: str) -> None:
+    print(f"measured {done} of {total}: {name}", file=sys.stderr)
 
 
 def _scanned(

@@ -18,14 +18,14 @@ from .conditioning import (
 from .config import DatasetConfig
 from .contact_sheet import Thumbnails, contact_sheet
 from .control_files import LONGEST_REFERENCE, roles_beside
-from .cutting import read_sample
-from .facts import clip_groups, dataset_facts, findings_by_file
+from .cutting import read_sample, scene_cuts
+from .facts import dataset_facts
 from .files import MediaFile, fingerprint_of_folder
 from .held_out import held_out_digests, nothing_trained, require_trained
 from .known_files import KnownFiles, Progress, ScanContext
 from .report import dataset_report, scan_report
 from .review import DatasetReview, dataset_review
-from .sample import Companion, Dataset, Sample, ScanResult
+from .sample import Companion, Dataset, Sample, ScanResult, one_per_file
 from .scan import MIN_SOURCE_PIXELS, scan_files, scan_folder, scan_parts
 
 __all__ = [
@@ -67,6 +67,7 @@ __all__ = [
     "list_folders",
     "named_roots",
     "nothing_trained",
+    "one_per_file",
     "read_roots",
     "read_sample",
     "require_trained",
@@ -76,6 +77,7 @@ __all__ = [
     "scan_parts",
     "scan_report",
     "scanned_files",
+    "scene_cuts",
     "stack_conditions",
     "with_mask",
     "with_new_captions",

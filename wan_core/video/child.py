@@ -66,6 +66,11 @@ def _operations() -> dict[str, Operation]:
 
         return {"cuts_s": find_cuts(Path(header["path"]), header["threshold"])}, b""
 
+    def measure(header: dict[str, Any], payload: bytearray) -> Answer:
+        from .measuring import measure_footage
+
+        return {"shots": [shot.to_dict() for shot in measure_footage(Path(header["path"]), header["cuts_s"])]}, b""
+
     def write(header: dict[str, Any], payload: bytearray) -> Answer:
         path, frames = Path(header["path"]), np.frombuffer(payload, np.uint8).reshape(header["shape"])
         if header["lossless"]:
@@ -81,7 +86,7 @@ def _operations() -> dict[str, Operation]:
         writer.write_grid(path, _below(header), canvas, clips, fps, num_frames, header["metadata"])
         return {}, b""
 
-    return {"probe": probe, "read": read, "scenes": scenes, "write": write, "grid": grid}
+    return {"probe": probe, "read": read, "scenes": scenes, "measure": measure, "write": write, "grid": grid}
 
 
 def _below(header: dict[str, Any]) -> Path | None:

@@ -99,7 +99,12 @@ def _counts_to_one(frame: VideoFrame) -> bool:
     """Returns whether white is the largest value, such as 1023 in 10 bits. swscale assumes 1020, which makes pictures
     too bright."""
     deep = bits_of(frame) > 8
-    return deep and (frame.format.is_rgb or int(frame.color_range) == _FULL_RANGE or len(frame.format.components) < 3)
+    return deep and (frame.format.is_rgb or is_full_range(frame) or len(frame.format.components) < 3)
+
+
+def is_full_range(frame: VideoFrame) -> bool:
+    """Returns whether black is 0 and white the largest value, not 16 and 235."""
+    return int(frame.color_range) == _FULL_RANGE or frame.format.name.startswith("yuvj")
 
 
 def opaque(frame: VideoFrame) -> VideoFrame:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from ..children import Child
 from ..errors import DependencyError, Stopped
 from ..files import FileError
+from ..footage import Measures
 from ..packages import pip_line
 from .grid_picture import GridPicture
 from .messages import CENTRED, ClipInfo, Framing
@@ -27,7 +28,7 @@ from .sources import TooSlowError, UnreadableError, refuse
 
 _PROBE_S = 10.0
 _READ_S = 60.0
-_SCENES_S = 10.0
+_SCENES_S = _MEASURE_S = 10.0
 _WRITE_S = 300.0
 _GRID_S = 1800.0
 _START_S = 120.0
@@ -46,12 +47,14 @@ class VideoProcess:
         *,
         timeouts_s: Mapping[str, float] | None = None,
     ) -> None:
-        """`timeouts_s` overrides seconds: {"probe": 10, "read": 60, "scenes": 10, "write": 300, "grid": 1800}."""
+        """`timeouts_s` overrides seconds: {"probe": 10, "read": 60, "scenes": 10, "measure": 10, "write": 300,
+        "grid": 1800}."""
         self._should_stop = should_stop
         self._timeouts_s = {
             "probe": _PROBE_S,
             "read": _READ_S,
             "scenes": _SCENES_S,
+            "measure": _MEASURE_S,
             "write": _WRITE_S,
             "grid": _GRID_S,
             **(timeouts_s or {}),
@@ -125,6 +128,15 @@ class VideoProcess:
         seconds = max(self._timeouts_s["scenes"], 4 * duration_s)
         header, _ = self._ask("scenes", path, {"threshold": threshold}, seconds=seconds)
         return header["cuts_s"]
+
+    def measure(self, path: Path, *, duration_s: float, cuts_s: Sequence[float] = ()) -> list[Measures]:
+        """Returns the measures of each shot of a clip: of the stretches between `cuts_s`, ascending, in seconds.
+
+        Decodes the complete clip, which may take four times its duration.
+        """
+        seconds = max(self._timeouts_s["measure"], 4 * duration_s)
+        header, _ = self._ask("measure", path, {"cuts_s": list(cuts_s)}, seconds=seconds)
+        return [Measures.from_dict(shot) for shot in header["shots"]]
 
     def write(
         self,

@@ -1,0 +1,116 @@
+"""Marks: measures whose effect on training is known or obvious. A mark drops nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..dataset import Dataset, Sample
+from ..footage import Measures
+from ..words import counted, listed
+from .clips import MeasuredClips
+
+_STILL_S = 0.5
+"""seconds of stillness within the trained frames"""
+_REPEATED = 0.08
+"""share of repeated frames: 25 frames a second shown as 30 have 0.17, a lost frame a second has 0.04"""
+_FLICKER = 0.02
+_COMBED = 0.1
+_BLUR_PX = 1.4
+"""standard deviation of the blur in pixels of the trained picture"""
+
+_SENTENCES = {
+    "still": "nothing moves, so stillness is learned",
+    "still_start": "still at the start of the trained frames, so clips learn to wait; cut it off",
+    "still_end": "still at the end of the trained frames, so clips learn to stop; cut it off",
+    "cuts": "cuts inside the trained frames, which are learned as jumps; turn on split_scenes of Wan Dataset Settings",
+    "repeated": "frames repeat, as in film stored at another rate, so motion stutters (ffmpeg -vf mpdecimate)",
+    "combed": "combs of two fields, which are learned (ffmpeg -vf yadif; for film shown as television -vf pullup)",
+    "flicker": "brightness flickers, which is learned (ffmpeg -vf deflicker)",
+    "blurred": "blurred at the training size, which is learned",
+    "bars": "black bars, which are learned; crop them off",
+    "overlay": "text or a logo in one place, which is learned; crop it off, or mask it",
+}
+"""kind -> what it does to the training, and what removes it"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remark:
+    """One line of a report: a mark with its files, or a piece of advice."""
+
+    kind: str
+    text: str
+    """the line in English"""
+    names: tuple[str, ...] = ()
+    """files, or words of captions"""
+    count: int = 0
+    warns: bool = True
+    """False for advice that needs no action"""
+
+
+def marks_of(sample: Sample, shot: Measures, fps: float) -> set[str]:
+    """Returns the kinds of marks of a sample, of which `fps` frames a second are trained."""
+    start_s = sample.cut.start_s
+    end_s = start_s + sample.bucket.num_frames / (sample.cut.fps or fps)
+    begins = min(end_s, shot.start_s + shot.still_start_s) - start_s
+    ends = end_s - max(start_s, shot.end_s - shot.still_end_s)
+    scale = max(sample.bucket.width / sample.info.width, sample.bucket.height / sample.info.height)
+    return {
+        kind
+        for kind, holds in {
+            "still": shot.still,
+            "still_start": not shot.still and begins >= _STILL_S,
+            "still_end": not shot.still and min(end_s, shot.end_s) - (end_s - ends) >= _STILL_S,
+            "cuts": any(start_s < cut_s < end_s for cut_s in shot.cuts_s),
+            "repeated": shot.repeated >= _REPEATED,
+            # The scan names files that state their fields.
+            "combed": shot.combed >= _COMBED and not sample.info.interlaced,
+            "flicker": shot.flicker >= _FLICKER,
+            # A small source is reported as enlarged.
+            "blurred": shot.blur_px * min(1.0, scale) >= _BLUR_PX,
+            "bars": shot.bars is not None,
+            "overlay": shot.overlay is not None,
+        }.items()
+        if holds
+    }
+
+
+def remarks_on_marks(dataset: Dataset, measured: MeasuredClips) -> list[Remark]:
+    """Returns a remark for each kind of mark, with its files."""
+    found: dict[str, dict[str, Sample]] = {kind: {} for kind in _SENTENCES}
+    for sample in dataset.samples:
+        if (shot := measured.of(sample)) is not None and sample.bucket.num_frames > 1:
+            for kind in marks_of(sample, shot, dataset.fps):
+                found[kind].setdefault(sample.name, sample)
+    remarks = [
+        Remark(
+            kind=kind,
+            text=f"{_SENTENCES[kind]}: {listed(names)}{_how(kind, names, measured)}",
+            names=tuple(names),
+            count=len(names),
+        )
+        for kind, names in found.items()
+        if names
+    ]
+    if measured.left:
+        text = f"not measured yet: {counted(measured.left, 'clip')}, the time was over; the next scan goes on"
+        remarks.append(Remark(kind="not_measured", text=text, count=measured.left, warns=False))
+    return remarks
+
+
+def _how(kind: str, names: Mapping[str, Sample], measured: MeasuredClips) -> str:
+    """Returns how the bars of the first file are cropped."""
+    name, sample = next(iter(names.items()))
+    shot = measured.of(sample)
+    if kind != "bars" or shot is None or shot.bars is None:
+        return ""
+    width, height = sample.info.width, sample.info.height
+    left, right = (round(share * width) for share in shot.bars[::2])
+    top, bottom = (round(share * height) for share in shot.bars[1::2])
+    return f" (for {name}: ffmpeg -vf crop={(right - left) // 2 * 2}:{(bottom - top) // 2 * 2}:{left}:{top})"
+
+
+def remark_facts(remarks: Sequence[Remark]) -> list[dict[str, Any]]:
+    """Returns the remarks as findings of `dataset_facts`."""
+    return [{"kind": r.kind, "count": r.count, "names": [name[:300] for name in r.names[:20]]} for r in remarks]

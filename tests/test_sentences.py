@@ -29,7 +29,7 @@ ENDED_ELSEWHERE = {"{} is not a cache set ({}).", "Reading {} was stopped."}
 """whoever asked for the file says what to do"""
 REFUSES = re.compile(
     r"(Config|Checkpoint|Dataset|Cache|Dependency|Placement|Export|Training|File|Unreadable|NothingUsable|DataHalf"
-    r"|UnknownSettings|NotOfMusubi|WanTrainer|TooSlow)Error|OutOfMemory|RankLost|NotFinite|ForeignRun|NewerRun|LockLost"
+    r"|UnknownSettings|NotOfMusubi|WanTrainer|TooSlow)Error|OutOfMemory|RankLost|NotFinite|ForeignRun|NewerRun"
     r"|Gone|Unreachable"
 )
 """exceptions that derive from WanTrainerError"""

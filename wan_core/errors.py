@@ -5,7 +5,7 @@
     |-- DatasetError (also a ValueError)    NothingUsableError in dataset/scan.py,
     |                                       UnreadableError > TooSlowError in video/sources.py
     |-- CheckpointError, CacheError, DependencyError, PlacementError, ExportError
-    |-- FileError in files/reading.py       LockLost in files/locks.py
+    |-- FileError in files/reading.py
     |-- TrainingError                       RankLost, NotFinite in train/recovery.py
     `-- OutOfMemory: exit code 4
     Stopped: exit code 3, no refusal

@@ -17,7 +17,7 @@ from .inside import (
     replace_patiently,
     sync_file,
 )
-from .locks import Hold, LockLost, is_locked, locked
+from .locks import is_locked, locked
 from .memo import Memo, mark_of
 from .names import name_key, safe_name, with_safe_letters
 from .reading import (
@@ -48,8 +48,6 @@ from .writing import (
 __all__ = [
     "DISK_FULL",
     "FileError",
-    "Hold",
-    "LockLost",
     "Memo",
     "OpenFolder",
     "Roots",

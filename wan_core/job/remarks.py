@@ -25,8 +25,8 @@ from .config import RunConfig
 
 _log = logger(__name__)
 LOCKLESS = (
-    "The file system of the runs has no file locks, so the run is marked as in use by a file of its own; after the "
-    "crash of a machine or container, another one can resume it after 5 minutes."
+    "The file system of the runs has no file locks, so only this machine knows that the run is in use. Do not train it "
+    "on another machine or in another container at the same time."
 )
 """emitted once a session"""
 

@@ -11,7 +11,7 @@ from typing import Any
 from ..control import Control
 from ..errors import Stopped
 from ..events import Emit, Note, Stage
-from ..files import Hold, Roots
+from ..files import Roots
 from ..job.config import RunConfig
 from ..job.length import TimeLimit
 from ..train import Group
@@ -56,17 +56,12 @@ class Session:
 
 
 class TimedControl(Control):
-    """A control that also stops a run which has reached a limit, after it is saved.
+    """A control that also stops a run at one of its limits, once it is saved."""
 
-    Raises LockLost if another process has taken over the run, so that nothing more is saved.
-    """
-
-    def __init__(self, inner: Control, limit: TimeLimit, hold: Hold | None) -> None:
-        self._inner, self._limit, self._hold = inner, limit, hold
+    def __init__(self, inner: Control, limit: TimeLimit) -> None:
+        self._inner, self._limit = inner, limit
 
     def stop_reason(self) -> str:
-        if self._hold is not None:
-            self._hold.check()
         return self._inner.stop_reason() or (self._limit.reason if self._limit.ended else "")
 
     def take(self, command: str) -> bool:

@@ -10,7 +10,7 @@ from ..cache import nothing_shown_reason, synthetic_note
 from ..control import Control
 from ..errors import CheckpointError, Stopped
 from ..events import Emit, Finished, Marked, Stage, StageEnded
-from ..files import Hold, LockLost, Roots, locked
+from ..files import Roots, locked
 from ..job.config import read_run
 from ..job.length import TimeLimit
 from ..job.open import OpenRun, open_experts
@@ -65,7 +65,7 @@ def run_job(
     group.parts = config.model.placement.parts if group.world > 1 else 1
     busy = f"Run {directory.name} is being trained by another process. Stop that one first."
     lock = locked(directory / ".lock", busy) if group.leads else contextlib.nullcontext()
-    with lock as hold:
+    with lock as has_locks:
         limit = TimeLimit(directory, config.train)
         sinks = EventSinks(directory, emit, limit, config.train, leads=group.leads)
         session = Session(
@@ -73,16 +73,18 @@ def run_job(
             config=config,
             roots=roots,
             emit=sinks.emit,
-            control=TimedControl(control, limit, hold),
+            control=TimedControl(control, limit),
             group=group,
             embed_workflow=embed_workflow,
             timed=sinks.timed,
         )
-        worker = _Worker(session, sinks, limit, hold)
+        worker = _Worker(session, sinks, limit)
         try:
+            if has_locks is False:
+                session.note(LOCKLESS)
             with worker.memory_named():
                 return worker.train(max_steps, require_state, before or {}, profile_steps)
-        except (Stopped, LockLost):
+        except Stopped:
             raise
         except BaseException as error:
             # The error that ended the run is more useful than the error of a full disk.
@@ -97,8 +99,8 @@ def run_job(
 class _Worker:
     """One worker: finds the saved step, loads and trains the models, and writes the end."""
 
-    def __init__(self, session: Session, sinks: EventSinks, limit: TimeLimit, hold: Hold | None) -> None:
-        self.session, self.sinks, self.limit, self.hold = session, sinks, limit, hold
+    def __init__(self, session: Session, sinks: EventSinks, limit: TimeLimit) -> None:
+        self.session, self.sinks, self.limit = session, sinks, limit
         self.saver = Saver(session)
         # `_load` sets these one by one, so that an error report can use those that are set.
         self._open: tuple[OpenRun, ...] = ()
@@ -128,8 +130,6 @@ class _Worker:
         if (finished := self._found_finished(require_state)) is not None:
             return finished
         saver.begin()
-        if self.hold is not None and not self.hold.by_system:
-            self.session.note(LOCKLESS)
         for stage, seconds in before.items():
             if seconds > 0:
                 self.session.emit(StageEnded(stage=stage, seconds=seconds, step=saver.saved_step))
@@ -142,8 +142,6 @@ class _Worker:
             training.run(goal)
         except Stopped as stop:
             return self._stopped(training, stop.reason)
-        except LockLost:
-            raise  # another process owns the run now, so nothing is written
         except NotFinite as error:
             good = training.experts.good_step
             if self.session.leads:

@@ -185,7 +185,8 @@ def test_a_run_folder_does_not_say_where_wandb_sends_the_key(tmp_path: Path, nam
     file = tmp_path / "given" / name
     file.parent.mkdir(parents=True)
     file.write_text("[default]\nbase_url = http://127.0.0.1:9/\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match=rf"given holds {re.escape('.wandb' if name[0] == '.' else name)}, which would decide where"):
+    held = re.escape(".wandb" if name[0] == "." else name)
+    with pytest.raises(ConfigError, match=rf"given holds {held}, which would decide where"):
         Hosted(TrackerSettings(kind="wandb"), tmp_path / "given", About(name="a", folder="given", steps=1))
 
 

@@ -153,7 +153,11 @@ def scanned_output(
         advice = advice_on(review, measured_clips(dataset, context, allowed_s=_MEASURING_S))
     lines = "\n".join(remark.text for remark in advice)
     report = f"{dataset_report(dataset)}\n\n{review.report()}\n\n{lines}"
-    facts = {**dataset_facts(review), "asked": widget_values(node), "scan": SCANS.add(dataset)}
+    facts = {
+        **dataset_facts(review),
+        "asked": widget_values(node),
+        "scan": SCANS.add(edits_of(dataset, review, thumbnails)),
+    }
     facts["findings"] += remark_facts(advice)
     # Under the key "images", the page would draw the sheet a second time below the card.
     facts["image"] = dict(ui.PreviewImage(sheet, cls=node).values[0])

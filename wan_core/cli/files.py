@@ -111,8 +111,17 @@ def _inspect_lora(file: Path, out: BinaryIO) -> int:
 
 def _scan(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
     from ..advice import MeasuredClips, advice_on, measured_clips
-    from ..dataset import Dataset, DatasetConfig, KnownFiles, ScanContext, dataset_review, one_per_file, scan_report
-    from ..files import digest_file
+    from ..dataset import (
+        Dataset,
+        DatasetConfig,
+        KnownFiles,
+        ScanContext,
+        Thumbnails,
+        dataset_review,
+        one_per_file,
+        scan_report,
+    )
+    from ..files import atomic_write_bytes, digest_file
     from ..model import WAN21_LATENTS
     from ..video import VideoProcess
     from .sheet import sheet_page
@@ -140,7 +149,11 @@ def _scan(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
             finally:
                 if known is not None:
                     known.save()
-    advice = advice_on(review, measured)
+        lines = "\n".join(remark.text for remark in advice_on(review, measured))
+        report = "\n\n".join([*(scan_report(result) for result in results), review.report(), lines])
+        if options.sheet is not None:
+            page = sheet_page(review, Thumbnails(video), report, options.source.name)
+            atomic_write_bytes(options.sheet, page.encode())
     samples = [
         {
             "name": s.name,
@@ -152,10 +165,9 @@ def _scan(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
         for s in result.samples
     ]
     rejected = [{"name": r.name, "reason": r.reason} for result in results for r in result.rejected]
-    lines = "\n".join(remark.text for remark in advice)
-    report = "\n\n".join([*(scan_report(result) for result in results), review.report(), lines])
+    excluded = [s.name for result in results for s in result.excluded]
     measures = [{"name": s.name, **m.to_dict()} for s in one_per_file(dataset.samples) for m in measured.shots_of(s)]
-    found = {"samples": samples, "rejected": rejected, "measures": measures, "report": report}
+    found = {"samples": samples, "rejected": rejected, "excluded": excluded, "measures": measures, "report": report}
     print_json(out, {"version": 2, **found})
     dataset.require_captions()
     return ExitCode.DONE

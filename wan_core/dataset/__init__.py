@@ -19,7 +19,7 @@ from .config import DatasetConfig
 from .contact_sheet import Thumbnails, contact_sheet
 from .control_files import LONGEST_REFERENCE, roles_beside
 from .cutting import read_sample, scene_cuts
-from .facts import dataset_facts
+from .facts import clip_groups, dataset_facts, findings_by_file
 from .files import MediaFile, fingerprint_of_folder
 from .held_out import held_out_digests, nothing_trained, require_trained
 from .known_files import KnownFiles, Progress, ScanContext

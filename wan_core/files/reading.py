@@ -76,7 +76,7 @@ def read_json(path: Path, *, limit_bytes: int = 64 << 20) -> Any:
     with naming(path), open_regular(path) as file:
         data = file.read(limit_bytes + 1)
     if len(data) > limit_bytes:
-        raise FileError(f"{path.name} is larger than {limit_bytes >> 20} MiB, so it is not a file of Wan Trainer. Delete it.")
+        raise FileError(f"{path.name} is larger than {limit_bytes >> 20} MiB: no file of Wan Trainer is. Delete it.")
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:

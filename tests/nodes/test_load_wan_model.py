@@ -99,7 +99,7 @@ def test_an_fp32_file_is_computed_in_bf16_on_a_gpu_and_the_info_says_so(
     assert (handle.plan.base_precision, handle.compute_dtype) == ("bf16", torch.bfloat16)
     assert "computes in bfloat16" in info
     assert "The file is fp32 and is computed in bf16" in info
-    assert "Set base_precision to fp32" in info
+    assert "set base_precision to fp32" in info
     assert handle.base_precision == "as in file", "by which a run that began on another card is found"
     asked, info = pack_nodes["LoadWanModel"].execute(diffusion_model="wan.safetensors", base_precision="fp32").result
     assert (asked.plan.base_precision, asked.compute_dtype) == ("fp32", torch.float32)

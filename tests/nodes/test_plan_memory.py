@@ -88,5 +88,5 @@ def test_clips_of_a_step_that_cannot_be_are_refused_before_one_is_encoded(comfy:
     graph[TRAIN]["inputs"]["settings"] = ["settings", 0]
     with comfy.events() as seen:
         said = comfy.error(comfy.run(graph, timeout=60, check=False))
-    assert "global_batch_size 3 is no multiple of 2" in said
+    assert "global_batch_size 3 is not a multiple of 2" in said
     assert "vae" not in {data["node"] for data in seen.of("executing") if data.get("node")}

@@ -56,7 +56,7 @@ def test_a_file_of_nobody_is_left_to_comfyui(routes: RouteServer) -> None:
 def test_a_data_half_alone_says_what_goes_with_it(routes: RouteServer) -> None:
     answer = routes.post("/import", {"files": {"data.toml": "[[datasets]]\nvideo_directory = 'x'"}})
     assert answer.status == 409
-    assert "data half of musubi-tuner" in answer.data["error"]
+    assert "only the dataset settings of musubi-tuner" in answer.data["error"]
 
 
 @pytest.mark.parametrize(

@@ -47,8 +47,8 @@ def test_two_sweeps_in_a_row_make_every_pair(pack_nodes: dict[str, Any]) -> None
 @pytest.mark.parametrize(
     ("setting", "values", "said"),
     [
-        ("rank", "", "names 0 values"),
-        ("rank", "4, many", '"many" is no number for rank'),
+        ("rank", "", "values has 0 values"),
+        ("rank", "4, many", '"many" is not a number for rank'),
         ("rank", "0", "rank 0 is out of range"),
         ("rank", "4.5", "must be a whole number"),
         ("optimizer", "adamx", 'Did you mean "adamw"'),

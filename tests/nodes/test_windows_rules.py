@@ -75,7 +75,7 @@ def test_a_run_is_trained_read_used_and_deleted(
             graph[TRAIN]["inputs"]["run_name"] = "ALICE"
             ended = run_of(comfy, comfy.run(graph))
             assert ended["lora_name"] == "wan_trainer/Alice.safetensors", "the run is found by other letters"
-            assert ended["note"].startswith("Alice is finished at step 4; nothing to train. It is called Alice")
+            assert ended["note"].startswith("Alice is finished at step 4; nothing to train. Its folder is called Alice")
             assert [file.name for file in run.parent.iterdir() if file.name.lower().startswith("alice")] == ["Alice"]
 
             beside = {**graph, **sampling_graph(ended["lora_name"])}

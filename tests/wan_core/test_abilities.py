@@ -157,7 +157,7 @@ def test_a_card_without_bf16_is_never_advised_to_take_it(monkeypatch: pytest.Mon
     put_in(monkeypatch, T4)
     (emulated,) = remarks_on_cards(plan, torch.bfloat16)
     assert emulated.startswith("Tesla T4 (compute capability 7.5) has no native bf16: torch emulates it")
-    assert emulated.endswith("takes fp16.")
+    assert emulated.endswith("uses fp16.")
     (faster,) = remarks_on_attention(plan, found, STEP)
     assert "Set base_precision to fp16, or install" in faster
     assert remarks_on_cards(plan, torch.float16) == []

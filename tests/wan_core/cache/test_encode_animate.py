@@ -64,7 +64,7 @@ def test_a_clip_without_a_face_is_refused_by_name_and_companions_are_no_clips(be
     config = DatasetConfig(**bench.settings, conditioning="animate")
     found = scan_folder(config, bench.folder, ScanContext(bench.video))
     said = scan_report(found)
-    assert "b.mp4: has no face video; put it there as b_face.mp4" in said
+    assert "b.mp4: has no face video; add it as b_face.mp4" in said
     assert "files next to clips: reference image (2), pose video (2), face video (2)" in said
     plain = scan_folder(DatasetConfig(**bench.settings), bench.folder, ScanContext(bench.video))
     assert len(plain.samples) > 3  # a model that reads none of them trains on every file that has a caption

@@ -25,10 +25,10 @@ def test_a_picture_that_is_gone_or_changed_is_named(tmp_path):
     with pytest.raises(CacheError, match="was changed"):
         read_picture(tmp_path, name)
     place.write_bytes(b"no picture")
-    with pytest.raises(CacheError, match="is gone"):
+    with pytest.raises(CacheError, match="is missing"):
         read_picture(tmp_path, name)
     place.unlink()
-    with pytest.raises(CacheError, match="is gone"):
+    with pytest.raises(CacheError, match="is missing"):
         read_picture(tmp_path, name)
     with pytest.raises(CacheError, match="not the name of a picture"):
         read_picture(tmp_path, "../../secret")

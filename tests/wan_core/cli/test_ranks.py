@@ -188,7 +188,7 @@ def test_a_rank_that_hangs_is_named_and_ended_and_the_last_save_stands(hung: dic
     assert sorted((ending["rank"], ending["silent"]) for ending in endings) == [(0, False), (1, True)]
     said = next(ending["failed"]["message"] for ending in endings if ending["rank"] == 0)
     assert "has not answered in time" in said
-    assert found.last["message"].startswith("Rank 1 of this run went silent: ")
+    assert found.last["message"].startswith("Rank 1 of this run stopped responding, ")
     status, saved = read_status(found.run.directory), SaveStore(found.run.directory).latest()
     assert (status.state, status.reason) == ("failed", found.last["message"])
     assert saved is not None

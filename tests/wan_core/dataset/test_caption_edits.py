@@ -197,8 +197,8 @@ def test_no_other_kind_of_file_is_written(root: Path, ending: str) -> None:
 def test_a_caption_in_a_list_says_where_it_is_edited(root: Path) -> None:
     known, before = edits(root, listed_in="all.jsonl", said="a red hen"), loose(root)
     assert count(known, "red") == (4, 0, 0)
-    assert known.caption(0).refusal.startswith("The caption of a.mp4 stands in all.jsonl. Edit it there")
-    with pytest.raises(DatasetError, match=r"stands in all.jsonl"):
+    assert known.caption(0).refusal.startswith("The caption of a.mp4 is in all.jsonl. Edit it there")
+    with pytest.raises(DatasetError, match=r"is in all.jsonl"):
         known.write(0, "a red hen", "x")
     assert loose(root) == before
 

@@ -94,7 +94,7 @@ def test_another_name_than_the_clips_is_no_caption_of_it(video: VideoProcess, tm
 @pytest.mark.parametrize(
     ("names", "expected"),
     [
-        (["a.png.txt"], "a.png.txt lies there and is not read: name it a.txt"),
+        (["a.png.txt"], "a.png.txt exists but is not read: rename it to a.txt"),
         (["a.caption"], "a.caption exists but is not read: set caption_extension to .caption"),
         (["a.json"], "a.json exists but is not read: set caption_extension to .json"),
         (["captions/a.txt"], "captions/a.txt exists but is not read: move it next to a.png"),

@@ -75,7 +75,7 @@ def test_clips_without_a_fitting_control_video_are_rejected_by_name(bench, make_
     (bench.folder / "control" / "f.mp4").write_bytes(b"no video")
     Image.new("RGB", (64, 48)).save(bench.folder / "control" / "g.png")
     found = reasons(bench, trigger_word="x")
-    assert found["c.mp4"] == "has no control video; put it there as control/c.mp4 or c_control.mp4"
+    assert found["c.mp4"] == "has no control video; add it as control/c.mp4 or c_control.mp4"
     assert found["d.mp4"] == "its control video d.mp4 has 6 frames at 16 fps, 9 are needed"
     assert found["e.mp4"] == "its control video e.mp4 is 48x48, another aspect ratio than 64x48"
     assert found["f.mp4"].startswith("its control video f.mp4 cannot be used: cannot be read as a video")

@@ -48,7 +48,7 @@ def test_clips_and_stills_become_samples_sorted_by_name(video, make_clip, folder
         "frames: 9 of each clip at 16 fps, from 24 (1) fps",
         "buckets: 48x64x1 (1), 64x48x9 (1)",
         "captions: 2 of 2 from .txt files",
-        "caption length: about 3 tokens in the middle, 3 at most, of 512 "
+        "caption length: about 3 tokens (median), 3 (longest), of at most 512 "
         "(estimated from the letters; Cache Latents counts)",
     ]
 

@@ -121,8 +121,8 @@ def test_one_text_may_hold_a_line_for_each_clip():
 @pytest.mark.parametrize(
     ("clips", "captions", "said"),
     [
-        ([], [], "No clips came in"),
-        ([], ["a"], "No clips came in"),
+        ([], [], "No clips are connected"),
+        ([], ["a"], "No clips are connected"),
         ([5, 5], ["a", "b", "c"], "more captions than clips: 3 for 2. Give exactly one caption for each clip"),
         ([5, 5], ["a"], "fewer captions than clips: 1 for 2"),
         ([5], [], "fewer captions than clips: 0 for 1"),

@@ -173,7 +173,7 @@ def test_a_backslash_in_a_list_from_windows_is_a_folder(folder):
     ("name", "content", "message"),
     [
         ("list.jsonl", b"", "has no column with the paths"),
-        ("list.csv", b"file,caption\n", r"list\.csv holds no rows"),
+        ("list.csv", b"file,caption\n", r"list\.csv has no rows"),
         ("list.json", b'{"a": 1}', "has an unknown format. Known formats: musubi-tuner"),
         ("list.json", b"[1", "not valid JSON"),
         ("list.csv", b'file,caption\n"a.mp4,x\n', r"Line \d+ of list\.csv cannot be read"),
@@ -242,7 +242,7 @@ ROW = '{"file": "a.mp4", "caption": "a fox"}'
         (f"\n{ROW[:-1]}, }}\n", "line 2 is not valid JSON"),
         (f"\n{ROW[:-1]}, }}\n", "a closing bracket must not follow a comma"),
         ("{'file': 'a.mp4'}\n", "names and texts need double quotes"),
-        (f"[{ROW},\n{ROW},\n]", "is one array, and no valid JSON"),
+        (f"[{ROW},\n{ROW},\n]", "is one array, but not valid JSON"),
         (f"[{ROW},\n{ROW},\n]", "line 3"),
         ('"a.mp4"\n"b.mp4"\n', "line 1 is not an object such as {...}"),
     ],

@@ -348,7 +348,7 @@ BAD = {
     "nothing.toml": ("[[datasets]]\nresolution = [64, 64]\n", "must name one of video_directory"),
     "outside.toml": ("[[datasets]]\nvideo_directory = '/etc'\n", "'/etc' is outside the allowed folders"),
     "gone.toml": ("[[directory]]\npath = '/mnt/nowhere/xyz'\n", "is outside the allowed folders"),
-    "beside.toml": ("[[directory]]\npath = 'xyz'\n", "'xyz' does not exist. Put it beside beside.toml"),
+    "beside.toml": ("[[directory]]\npath = 'xyz'\n", "'xyz' does not exist. Put it next to beside.toml"),
     "type.toml": (
         "[[directory]]\npath = 'walking'\nnum_repeats = 'ten'\n",
         "num_repeats is 'ten'; it must be a number",

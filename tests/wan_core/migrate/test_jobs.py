@@ -253,9 +253,9 @@ def test_of_a_script_the_first_command_counts_and_others_are_said(tmp_path, text
     ("name", "text", "sentence"),
     [
         ("a.json", json.dumps(EXAMPLES[OF_SOUND]), "Only wan is trained here"),
-        ("a.json", json.dumps([{"instance_data_dir": "x"}]), "data half of SimpleTuner"),
-        ("a.toml", "[[datasets]]\nvideo_directory='x'", "data half of musubi-tuner"),
-        ("a.toml", "[[directory]]\npath='x'", "data half of diffusion-pipe"),
+        ("a.json", json.dumps([{"instance_data_dir": "x"}]), "dataset settings of SimpleTuner"),
+        ("a.toml", "[[datasets]]\nvideo_directory='x'", "dataset settings of musubi-tuner"),
+        ("a.toml", "[[directory]]\npath='x'", "dataset settings of diffusion-pipe"),
         ("a.toml", "x = 1", "belongs to no known trainer"),
         ("a.txt", "hello", "no command of a known trainer"),
         ("a.sh", "python wan_train_network.py --task 't2v", "Check its quotes"),

@@ -338,7 +338,7 @@ def copies_of_two_steps() -> int:
 def test_a_block_that_keeps_its_activations_cannot_rest() -> None:
     moved = job(MemoryMeasures(blocks_to_swap=99))
     moved.model.unchecked_blocks = 2
-    with pytest.raises(PlacementError, match=r"blocks\.3 rest in host memory.*unchecked_blocks 0"):
+    with pytest.raises(PlacementError, match=r"blocks\.3 are offloaded to host memory.*unchecked_blocks 0"):
         moved.step()
     with torch.no_grad():
         moved.forward()

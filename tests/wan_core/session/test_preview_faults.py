@@ -110,7 +110,9 @@ def test_an_expert_that_does_not_come_back_from_a_preview_is_saved_before_the_ru
 
     with monkeypatch.context() as patch:
         patch.setattr(AdapterOptimizer, "load", full)
-        with pytest.raises(OutOfMemory, match=r"made room for a preview and does not fit back.*2\.00 GiB"):
+        with pytest.raises(
+            OutOfMemory, match=r"was offloaded for a preview and does not fit on the GPU again.*2\.00 GiB"
+        ):
             trained(run)
     (saved,) = (step for step in [SaveStore(run.directory).latest()] if step)
     assert saved.step == read_status(run.directory).step > 0

@@ -101,7 +101,7 @@ def test_a_window_begins_behind_the_skipped_steps_and_a_failed_trace_is_a_note(
         "The profile of step 3 could not be written: division by zero. Free disk space, and profile again.",
     )
     StepProfiler(tmp_path, heard.append, steps=1, skipped=9).end(5)
-    assert str(heard[-1]).count("before profile_skip_steps were not enough") == 1
+    assert str(heard[-1]).count("before profile_skip_steps were over") == 1
 
 
 def test_behind_the_trace_the_memory_of_a_step_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

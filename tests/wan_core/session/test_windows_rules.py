@@ -128,7 +128,7 @@ def test_a_run_goes_on_from_no_older_step_while_its_newest_is_held(
     with held(run.directory / "saves" / "step-000002" / name, kept=True):
         code, said = train()
     assert code == 5, said[-3000:]
-    assert "Saved step 2 of tiny cannot be read (Permission denied): another program holds" in said
+    assert "Saved step 2 of tiny cannot be read (Permission denied): another program has a file" in said
     assert os.listdir(run.directory / "saves") == ["step-000002"]
     assert lines_of(run, "step") == [1, 2]
     assert train()[0] == 0

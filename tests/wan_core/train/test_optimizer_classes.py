@@ -82,7 +82,7 @@ def test_any_other_name_is_refused_by_its_text(
     ],
 )
 def test_what_is_no_class_of_an_optimizer_is_refused(path: str) -> None:
-    with pytest.raises(ConfigError, match=r"is no class of an optimizer|cannot be made|cannot train"):
+    with pytest.raises(ConfigError, match=r"is not an optimizer class|cannot be created|cannot train"):
         state_bytes(named(path))
 
 

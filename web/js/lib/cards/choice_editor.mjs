@@ -200,12 +200,18 @@ export class ChoiceEditor {
     const { axis, size, at } = window;
     const first = axis ? event.clientY : event.clientX;
     const room = (1 - size) * (axis ? frame.height : frame.width);
+    let moved = 0;
     this.crop.onpointermove = (now) => {
-      const moved = (axis ? now.clientY : now.clientX) - first;
+      moved = (axis ? now.clientY : now.clientX) - first;
       this.#change(withCrop(this.#choice, axis, at + moved / room));
     };
     this.crop.onpointerup = () => {
       this.crop.onpointermove = null;
+      // A click goes to the video below.
+      if (!moved && this.media instanceof HTMLVideoElement) {
+        if (this.media.paused) this.media.play();
+        else this.media.pause();
+      }
     };
   }
 

@@ -14,7 +14,6 @@ from itertools import chain
 
 from ..dataset import DatasetReview, Sample, Thumbnails, findings_by_file
 from ..dataset.sample import one_per_file
-from ..words import counted
 
 _GROUPS = {
     "": "All clips",
@@ -38,10 +37,12 @@ ul { display: grid; grid-template-columns: repeat(auto-fill, minmax(180px, 1fr))
 li { min-width: 0; overflow-wrap: anywhere; content-visibility: auto; contain-intrinsic-size: auto 240px }
 img { display: block; width: 160px; height: 120px; object-fit: contain; background: #181818; border-radius: 4px }
 strong { display: block; overflow: hidden; text-overflow: ellipsis; white-space: nowrap }
+strong, p, mark { unicode-bidi: isolate }
 p { margin: 0; display: -webkit-box; overflow: hidden; -webkit-line-clamp: 4; -webkit-box-orient: vertical }
 p:focus, p:hover { -webkit-line-clamp: none }
 small { display: block; opacity: .75 }
-mark { background: none; color: inherit; font-weight: 600 }
+mark { display: block; background: none; color: light-dark(#8a4b00, #f0b35a) }
+mark::before { content: "⚠ " }
 li[data-groups~=excluded] img { opacity: .3 }
 li[data-groups~=excluded] strong { text-decoration: line-through }
 pre { white-space: pre-wrap }
@@ -96,7 +97,7 @@ def sheet_page(review: DatasetReview, thumbnails: Thumbnails, report: str, title
         f'<!doctype html>\n<html lang="en"><meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         f'<meta name="viewport" content="width=device-width">\n<title>{_safe(title)}</title>\n<style>{_STYLE}</style>\n'
-        f"<header><h1>{_safe(title)}</h1><span>{counted(len(samples), 'file')}</span>"
+        f"<header><h1>{_safe(title)}</h1>"
         f'<input type="search" placeholder="Find" aria-label="Find in names and captions">'
         f'<select aria-label="Which clips are shown">{menu}</select><output></output></header>\n'
         f"<main><ul>{cells}</ul><details><summary>Report</summary><pre>{_safe(report)}</pre></details></main>\n"
@@ -115,7 +116,7 @@ def _cell(sample: Sample, findings: list[str], thumbnails: Thumbnails) -> str:
         "marked": bool(findings),
     }
     lines = [f"<small>{column.name}: {_safe(text)}</small>" for column in COLUMNS if (text := column.text(sample))]
-    said = "".join(f"<mark>{_safe(line)}</mark> " for line in ["excluded"] * sample.choice.excluded + findings)
+    said = "<small>excluded</small>" * sample.choice.excluded + "".join(f"<mark>{line}</mark>" for line in findings)
     return (
         f'<li data-groups="{" ".join(name for name, holds in marks.items() if holds)}">'
         f'<img alt="" loading="lazy" src="data:image/jpeg;base64,{picture}"><strong title="{_safe(sample.name)}">'

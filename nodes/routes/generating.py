@@ -10,7 +10,16 @@ from ...wan_core.dataset import DEFAULT_NEGATIVE_PROMPT
 from ...wan_core.errors import ConfigError, WanTrainerError
 from ...wan_core.families import FIRST_LATENT, family_called
 from ...wan_core.files import confine, read_json
-from ...wan_core.job import Generation, RunConfig, api_form, can_generate, canvas_form, note_lines, read_run
+from ...wan_core.job import (
+    Generation,
+    RunConfig,
+    api_form,
+    can_generate,
+    canvas_form,
+    input_node,
+    note_lines,
+    read_run,
+)
 from ...wan_core.sampler import SampleConfig, steps_above
 from ...wan_core.train import EXPERTS
 from ..bridge import folders
@@ -54,7 +63,9 @@ def _generation(directory: Path, config: RunConfig, about: Data) -> Generation:
     negative = DEFAULT_NEGATIVE_PROMPT if preview.negative_prompt is None else preview.negative_prompt
     boundary = family.pair.boundary if family.pair and len(models) > 1 else 0.0
     is_22 = family.latents == "wan2.2"
-    pictured = bool(preview.start_image) if family.starts_from == FIRST_LATENT else bool(family.starts_from)
+    context = config.data.context_streams > 0
+    node = input_node(variant, context=context)
+    pictured = bool(node.image) if node else family.starts_from == FIRST_LATENT and bool(preview.start_image)
     return Generation(
         run=directory.name,
         variant=variant,
@@ -69,6 +80,7 @@ def _generation(directory: Path, config: RunConfig, about: Data) -> Generation:
         vae=_loader(workflow, "VAE") or ("VAELoader", {"vae_name": _VAES["wan2.2" if is_22 else "wan2.1"]}),
         clip=_loader(workflow, "CLIP") or ("CLIPLoader", dict(_TEXT_ENCODER)),
         picture=str((_loader(workflow, "IMAGE") or ("", {}))[1].get("image", "example.png")) if pictured else "",
+        context=context,
         trigger="" if trigger and trigger in prompt else trigger,
         guessed=guessed,
     )

@@ -32,6 +32,7 @@ from .outcome import suggested_step, used_on
 from .partner import with_partner_digest
 from .previews import is_free_of_clips, preview_without_run, sized_as_template, untrained_run
 from .remarks import notes_on_cards, remarks_on_cards
+from .start_nodes import input_node
 
 __all__ = [
     "QUEUE_DONE",
@@ -57,6 +58,7 @@ __all__ = [
     "directories_of",
     "disk_sentence",
     "foresee",
+    "input_node",
     "is_free_of_clips",
     "new_run_name",
     "note_lines",

@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..canvas import note_node, workflow_document, workflow_node
-from ..families import CHANNELS, FIRST_LATENT, family_called
+from ..families import family_called
 from ..sampler import SamplingPreset
 from ..words import filled
+from .start_nodes import READY, GraphNode, Link, add_start, input_node
 
 Loader = tuple[str, dict[str, Any]]
 """class and widgets of a node that loads a file"""
-_Link = tuple[str, int]
-"""key of a node, and its output"""
 
 _OUTPUTS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("UNETLoader", "UnetLoaderGGUF", "LoraLoaderModelOnly", "ModelSamplingSD3"), ("MODEL",)),
@@ -24,7 +23,18 @@ _OUTPUTS: dict[str, tuple[str, ...]] = {
     "CLIPVisionEncode": ("CLIP_VISION_OUTPUT",),
     "CLIPTextEncode": ("CONDITIONING",),
     "LoadImage": ("IMAGE", "MASK"),
-    "WanImageToVideo": ("CONDITIONING", "CONDITIONING", "LATENT"),
+    **dict.fromkeys(
+        ("WanImageToVideo", "WanSCAILToVideo", "WanCameraImageToVideo", "WanHuMoImageToVideo", "BerniniConditioning"),
+        ("CONDITIONING", "CONDITIONING", "LATENT"),
+    ),
+    "WanAnimateToVideo": ("CONDITIONING", "CONDITIONING", "LATENT", "INT"),
+    "TrimVideoLatent": ("LATENT",),
+    "LoadVideo": ("VIDEO",),
+    "GetVideoComponents": ("IMAGE", "AUDIO", "FLOAT"),
+    "AudioEncoderLoader": ("AUDIO_ENCODER",),
+    "AudioEncoderEncode": ("AUDIO_ENCODER_OUTPUT",),
+    "LoadAudio": ("AUDIO",),
+    "WanCameraEmbedding": ("WAN_CAMERA_EMBEDDING", "INT", "INT", "INT"),
     "VAEDecode": ("IMAGE",),
     "CreateVideo": ("VIDEO",),
     "SaveVideo": (),
@@ -34,7 +44,9 @@ _OUTPUTS: dict[str, tuple[str, ...]] = {
 _HEIGHTS = {
     "CLIPLoader": 106, "CLIPTextEncode": 110, "ModelSamplingSD3": 58, "KSampler": 262, "KSamplerAdvanced": 334,
     "EmptyHunyuanLatentVideo": 130, "Wan22ImageToVideoLatent": 170, "WanImageToVideo": 230, "LoadImage": 240,
-    "SaveVideo": 280, "SaveImage": 280,
+    "SaveVideo": 280, "SaveImage": 280, "LoadVideo": 240, "LoadAudio": 140, "WanCameraEmbedding": 250,
+    "WanSCAILToVideo": 400, "WanAnimateToVideo": 330, "WanCameraImageToVideo": 250, "WanHuMoImageToVideo": 230,
+    "BerniniConditioning": 270,
 }  # fmt: skip
 """class -> height in pixels, without the title"""
 _LOW, _WIDTH, _GAP, _TITLE = 82, 290, 30, 30
@@ -49,7 +61,10 @@ _SEED_AT = {"KSampler": 0, "KSamplerAdvanced": 1}
 
 _TYPES = {
     **dict.fromkeys(("positive", "negative"), "CONDITIONING"),
-    **dict.fromkeys(("images", "image", "start_image"), "IMAGE"),
+    **dict.fromkeys(("images", "image", "start_image", "reference_image", "ref_image"), "IMAGE"),
+    **dict.fromkeys(("pose_video", "face_video", "source_video"), "IMAGE"),
+    "camera_conditions": "WAN_CAMERA_EMBEDDING",
+    "trim_amount": "INT",
     **dict.fromkeys(("samples", "latent_image"), "LATENT"),
 }
 """linked input -> type; other inputs are named after their type"""
@@ -77,27 +92,17 @@ class Generation:
     clip: Loader
     picture: str = ""
     """file in ComfyUI's input folder that the clip starts from; "": text to video"""
+    context: bool = False
+    """True for a run trained as Bernini-R"""
     trigger: str = ""
     guessed: str = ""
     """guessed file name of the expert that the run did not train; "" if it is known"""
 
 
-@dataclass
-class _Node:
-    kind: str
-    column: int
-    inputs: dict[str, Any]
-    """links, and widget values in the order of the node"""
-    title: str = ""
-    folded: bool = False
-
-
 def can_generate(variant: str) -> bool:
-    """Returns whether there is a graph for `variant`: text-to-video, image-to-video and the 5B model."""
+    """Returns whether there is a graph for `variant`."""
     found = family_called(variant)
-    return (
-        found is not None and found[0].task in ("t2v", "i2v", "ti2v") and not (found[1] and not found[1].has_template)
-    )
+    return found is not None and found[0].task in READY and not (found[1] and not found[1].has_template)
 
 
 def api_form(generation: Generation) -> dict[str, Any]:
@@ -155,7 +160,10 @@ def note_lines(generation: Generation) -> list[str]:
     ]
     if generation.trigger:
         lines.append(filled("Trigger words of this LoRA: **{trigger}**", trigger=generation.trigger))
-    if generation.picture:
+    node = input_node(generation.variant, context=generation.context)
+    if node and (node.videos or node.sound):
+        lines.append(filled("Choose your own files in the nodes that load images, videos and sound."))
+    elif generation.picture:
         lines.append(filled("Choose the picture that the clip starts from in *Load Image*."))
     if any(name.lower().endswith(".gguf") for name in generation.models):
         lines.append(filled("The model is a GGUF file. ComfyUI needs the node pack ComfyUI-GGUF to load it."))
@@ -165,87 +173,64 @@ def note_lines(generation: Generation) -> list[str]:
     return lines
 
 
-def _widgets(node: _Node) -> list[Any]:
+def _widgets(node: GraphNode) -> list[Any]:
     values = [value for value in node.inputs.values() if not isinstance(value, tuple)]
     if node.kind in _SEED_AT:
         values.insert(_SEED_AT[node.kind] + 1, "randomize")
     return values
 
 
-def _nodes(about: Generation) -> dict[str, _Node]:
+def _nodes(about: Generation) -> dict[str, GraphNode]:
     """Returns the nodes by key; a link names the key and the output of its source."""
-    out: dict[str, _Node] = {}
+    out: dict[str, GraphNode] = {}
     pair = len(about.models) > 1
     noises = ("high noise", "low noise") if pair else ("",)
     models = [_model(out, about, index, noise) for index, noise in enumerate(noises)]
-    out["clip"], out["vae"] = _Node(about.clip[0], 0, about.clip[1]), _Node(about.vae[0], 0, about.vae[1])
+    out["clip"], out["vae"] = GraphNode(about.clip[0], 0, about.clip[1]), GraphNode(about.vae[0], 0, about.vae[1])
     for key, title, text in (("positive", "Prompt", about.prompt), ("negative", "Negative prompt", about.negative)):
-        out[key] = _Node("CLIPTextEncode", 1, {"clip": ("clip", 0), "text": text}, title)
-    latent = _start(out, about)
+        out[key] = GraphNode("CLIPTextEncode", 1, {"clip": ("clip", 0), "text": text}, title)
+    latent = add_start(out, about.variant, about.size, about.picture, context=about.context)
     for index, (noise, model) in enumerate(zip(noises, models, strict=True)):
-        out[f"shift_{index}"] = _Node(
+        out[f"shift_{index}"] = GraphNode(
             "ModelSamplingSD3",
             2,
             {"model": model, "shift": about.sampling.shift},
             f"Sampling shift ({noise})" if noise else "Sampling shift",
             folded=pair,
         )
-        given = "start" if "start" in out and out["start"].kind == "WanImageToVideo" else ""
+        given = "start" if _OUTPUTS[out["start"].kind][0] == "CONDITIONING" else ""
         out[f"sample_{index}"] = _sampler(about, index, noise, latent, given)
         latent = (f"sample_{index}", 0)
-    out["decoded"] = _Node("VAEDecode", 3, {"samples": latent, "vae": ("vae", 0)})
+    if _OUTPUTS[out["start"].kind][-1] == "INT":  # the latent has the frame of a reference image in front
+        out["trimmed"] = GraphNode("TrimVideoLatent", 3, {"samples": latent, "trim_amount": ("start", 3)})
+        latent = ("trimmed", 0)
+    out["decoded"] = GraphNode("VAEDecode", 3, {"samples": latent, "vae": ("vae", 0)})
     saved = {"filename_prefix": f"video/{about.run}"}
     if about.size[2] == 1:
-        return {**out, "saved": _Node("SaveImage", 3, {"images": ("decoded", 0), "filename_prefix": about.run})}
-    out["video"] = _Node("CreateVideo", 3, {"images": ("decoded", 0), "fps": _fps(about.variant)})
-    out["saved"] = _Node("SaveVideo", 3, {"video": ("video", 0), **saved, "format": "auto", "codec": "auto"})
+        return {**out, "saved": GraphNode("SaveImage", 3, {"images": ("decoded", 0), "filename_prefix": about.run})}
+    sound = {"audio": ("sound", 0)} if "sound" in out else {}
+    out["video"] = GraphNode("CreateVideo", 3, {"images": ("decoded", 0), **sound, "fps": _fps(about.variant)})
+    out["saved"] = GraphNode("SaveVideo", 3, {"video": ("video", 0), **saved, "format": "auto", "codec": "auto"})
     return out
 
 
-def _model(out: dict[str, _Node], about: Generation, index: int, noise: str) -> _Link:
+def _model(out: dict[str, GraphNode], about: Generation, index: int, noise: str) -> Link:
     """Adds the loaders of a model and its LoRAs. Returns the link to the model with its LoRAs."""
     name = about.models[index]
     title = f"Load Diffusion Model ({noise})" if noise else ""
     if name.lower().endswith(".gguf"):
-        out[f"model_{index}"] = _Node("UnetLoaderGGUF", 0, {"unet_name": name}, title)
+        out[f"model_{index}"] = GraphNode("UnetLoaderGGUF", 0, {"unet_name": name}, title)
     else:
-        out[f"model_{index}"] = _Node("UNETLoader", 0, {"unet_name": name, "weight_dtype": "default"}, title)
+        out[f"model_{index}"] = GraphNode("UNETLoader", 0, {"unet_name": name, "weight_dtype": "default"}, title)
     last = (f"model_{index}", 0)
     for number, (lora, strength) in enumerate(about.loras[index]):
         key = f"lora_{index}_{number}"
-        out[key] = _Node("LoraLoaderModelOnly", 0, {"model": last, "lora_name": lora, "strength_model": strength})
+        out[key] = GraphNode("LoraLoaderModelOnly", 0, {"model": last, "lora_name": lora, "strength_model": strength})
         last = (key, 0)
     return last
 
 
-def _start(out: dict[str, _Node], about: Generation) -> _Link:
-    """Adds the node of the initial latent, with the start picture if any. Returns the link to the latent."""
-    found = family_called(about.variant)
-    starts_from = found[0].starts_from if found else ""
-    width, height, length = about.size
-    size: dict[str, Any] = {"width": width, "height": height, "length": length, "batch_size": 1}
-    picture: dict[str, Any] = {}
-    if about.picture:
-        out["picture"] = _Node("LoadImage", 1, {"image": about.picture})
-        picture = {"start_image": ("picture", 0)}
-    if starts_from == FIRST_LATENT:
-        out["start"] = _Node("Wan22ImageToVideoLatent", 1, {"vae": ("vae", 0), **picture, **size}, "Size and length")
-        return ("start", 0)
-    if starts_from != CHANNELS:
-        out["start"] = _Node("EmptyHunyuanLatentVideo", 1, size, "Size and length")
-        return ("start", 0)
-    seen: dict[str, Any] = {}
-    if found and (found[1].clip if found[1] else about.variant.startswith("2.1")):
-        out["clip_vision"] = _Node("CLIPVisionLoader", 0, {"clip_name": "clip_vision_h.safetensors"})
-        look = {"clip_vision": ("clip_vision", 0), "image": ("picture", 0), "crop": "none"}
-        out["seen"] = _Node("CLIPVisionEncode", 1, look)
-        seen = {"clip_vision_output": ("seen", 0)}
-    links = {"positive": ("positive", 0), "negative": ("negative", 0), "vae": ("vae", 0)}
-    out["start"] = _Node("WanImageToVideo", 1, {**links, **seen, **picture, **size}, "Size and length")
-    return ("start", 2)
-
-
-def _sampler(about: Generation, index: int, noise: str, latent: _Link, given: str) -> _Node:
+def _sampler(about: Generation, index: int, noise: str, latent: Link, given: str) -> GraphNode:
     """Returns the sampler of a model. `given`: the node that adds a picture to both prompts; "" for none."""
     sampling = about.sampling
     prompts = {"positive": (given, 0), "negative": (given, 1)} if given else {}
@@ -259,16 +244,16 @@ def _sampler(about: Generation, index: int, noise: str, latent: _Link, given: st
     }
     links["latent_image"] = latent
     if not noise:
-        return _Node("KSampler", 2, {**links, "seed": about.seed, **steps, "denoise": 1.0})
+        return GraphNode("KSampler", 2, {**links, "seed": about.seed, **steps, "denoise": 1.0})
     turn = {
         "start_at_step": about.high_steps if index else 0,
         "end_at_step": 10000 if index else about.high_steps,
         "return_with_leftover_noise": "disable" if index else "enable",
     }
     noised = {"add_noise": "disable" if index else "enable", "noise_seed": about.seed}
-    return _Node("KSamplerAdvanced", 2, {**links, **noised, **steps, **turn}, f"Sample ({noise})")
+    return GraphNode("KSamplerAdvanced", 2, {**links, **noised, **steps, **turn}, f"Sample ({noise})")
 
 
 def _fps(variant: str) -> float:
     found = family_called(variant)
-    return 24.0 if found and found[0].latents == "wan2.2" else 16.0
+    return (found[0].fps if found else None) or (24.0 if found and found[0].latents == "wan2.2" else 16.0)

@@ -43,6 +43,11 @@ GRAPHS = {
     "pair": PAIR,
     "5b": replace(ONE, variant="2.2 TI2V-5B"),
     "still": replace(ONE, size=(832, 480, 1)),
+    "bernini": replace(ONE, context=True),
+    "animate": replace(ONE, variant="2.2 Animate-14B", picture="cat.png"),
+    "scail": replace(ONE, variant="2.1 SCAIL-14B", picture="cat.png"),
+    "camera": replace(PAIR, variant="2.2 Fun-A14B-Control-Camera high noise"),
+    "humo": replace(ONE, variant="2.1 HuMo-17B", picture="cat.png"),
 }
 
 
@@ -130,8 +135,51 @@ def test_an_older_image_model_sees_the_picture_and_the_5b_model_has_24_frames_a_
     assert of(graph, "CreateVideo")[0]["fps"] == 24.0
 
 
-def test_graphs_are_known_for_models_that_take_text_and_a_picture_alone() -> None:
+@pytest.mark.parametrize(
+    ("kind", "node", "loaded", "fps"),
+    [
+        ("bernini", "BerniniConditioning", {"source_video": "source_video_frames"}, 16.0),
+        (
+            "animate",
+            "WanAnimateToVideo",
+            {
+                "reference_image": "picture",
+                "clip_vision_output": "seen",
+                "pose_video": "pose_video_frames",
+                "face_video": "face_video_frames",
+            },
+            30.0,
+        ),
+        (
+            "scail",
+            "WanSCAILToVideo",
+            {"reference_image": "picture", "clip_vision_output": "seen", "pose_video": "pose_video_frames"},
+            16.0,
+        ),
+        ("camera", "WanCameraImageToVideo", {"start_image": "picture", "camera_conditions": "path"}, 16.0),
+        ("humo", "WanHuMoImageToVideo", {"ref_image": "picture", "audio_encoder_output": "heard"}, 25.0),
+    ],
+)
+def test_further_inputs_go_through_cores_node_of_the_model(
+    kind: str, node: str, loaded: dict[str, str], fps: float
+) -> None:
+    graph = api_form(GRAPHS[kind])
+    (start,) = of(graph, node)
+    common = {"positive": ["positive", 0], "negative": ["negative", 0], "vae": ["vae", 0]}
+    links = {name: value for name, value in start.items() if isinstance(value, list)}
+    assert links == common | {name: [source, 0] for name, source in loaded.items()}
+    sampled = [body["inputs"] for body in graph.values() if body["class_type"].startswith("KSampler")]
+    assert all((one["positive"], one["negative"]) == (["start", 0], ["start", 1]) for one in sampled)
+    assert sampled[0]["latent_image"] == ["start", 2]
+    (video,) = of(graph, "CreateVideo")
+    assert (video["fps"], video.get("audio")) == (fps, ["sound", 0] if kind == "humo" else None)
+    (decoded,) = of(graph, "VAEDecode")
+    assert decoded["samples"] == (["trimmed", 0] if kind == "animate" else [f"sample_{len(sampled) - 1}", 0])
+    assert any("your own files" in line for line in note_lines(GRAPHS[kind])) == (kind != "camera")
+
+
+def test_graphs_are_known_for_models_whose_inputs_are_text_and_files() -> None:
     known = ["2.1 T2V-14B", "2.2 T2V-A14B low noise", "2.1 I2V-128 wide", "2.2 TI2V-5B", "2.1 Fun-14B-InP"]
-    assert [
-        name for name in [*known, "2.1 VACE-1.3B", "2.2 Fun-5B-InP", "", "2.1 Fun-14B-Control"] if can_generate(name)
-    ] == known
+    known += ["2.2 Animate-14B", "2.1 SCAIL-14B", "2.1 HuMo-1.7B", "2.2 Fun-A14B-Control-Camera low noise"]
+    others = ["2.1 VACE-1.3B", "2.2 Fun-5B-InP", "", "2.1 Fun-14B-Control", "2.1 SCAIL2-14B"]
+    assert [name for name in [*known, *others] if can_generate(name)] == known

@@ -36,6 +36,12 @@ function inWords(title) {
       return t("Negative prompt");
     case "Size and length":
       return t("Size and length");
+    case "Load Video (poses)":
+      return t("Load Video (poses)");
+    case "Load Video (face)":
+      return t("Load Video (face)");
+    case "Load Video (source)":
+      return t("Load Video (source)");
     case "Load Diffusion Model (high noise)":
       return t("Load Diffusion Model (high noise)");
     case "Load Diffusion Model (low noise)":

@@ -60,7 +60,7 @@ def _on_the_set(review: DatasetReview, step_s: float | None) -> list[Remark]:
     if step_s is not None:
         cost = f"an epoch of {counted(batches, 'step')} takes about {_minutes(batches * step_s)} on this card"
         text += f"; {cost}, at {step_s:.2g} s a step"
-    return [Remark(kind="few_files" if few else "the_set", text=text, count=len(files), warns=few)]
+    return [Remark(kind="few_files" if few else "", text=text, count=len(files), warns=few)]
 
 
 def _minutes(seconds: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..dataset import Dataset, Sample
@@ -40,6 +40,7 @@ class Remark:
     """One line of a report: a mark with its files, or a piece of advice."""
 
     kind: str
+    """selects the sentence of the page; "" is for the text report alone"""
     text: str
     """the line in English"""
     names: tuple[str, ...] = ()
@@ -49,31 +50,39 @@ class Remark:
     """False for advice that needs no action"""
 
 
-def marks_of(sample: Sample, shot: Measures, fps: float) -> set[str]:
-    """Returns the kinds of marks of a sample, of which `fps` frames a second are trained."""
-    start_s = sample.cut.start_s
-    end_s = start_s + sample.bucket.num_frames / (sample.cut.fps or fps)
-    begins = min(end_s, shot.start_s + shot.still_start_s) - start_s
-    ends = end_s - max(start_s, shot.end_s - shot.still_end_s)
-    scale = max(sample.bucket.width / sample.info.width, sample.bucket.height / sample.info.height)
-    return {
-        kind
-        for kind, holds in {
-            "still": shot.still,
-            "still_start": not shot.still and begins >= _STILL_S,
-            "still_end": not shot.still and min(end_s, shot.end_s) - (end_s - ends) >= _STILL_S,
-            "cuts": any(start_s < cut_s < end_s for cut_s in shot.cuts_s),
-            "repeated": shot.repeated >= _REPEATED,
-            # The scan names files that state their fields.
-            "combed": shot.combed >= _COMBED and not sample.info.interlaced,
-            "flicker": shot.flicker >= _FLICKER,
-            # A small source is reported as enlarged.
-            "blurred": shot.blur_px * min(1.0, scale) >= _BLUR_PX,
-            "bars": shot.bars is not None,
-            "overlay": shot.overlay is not None,
-        }.items()
-        if holds
+def marks_of_shot(shot: Measures) -> set[str]:
+    """Returns the kinds of marks of a shot."""
+    holds = {
+        "still": shot.still,
+        "still_start": not shot.still and shot.still_start_s >= _STILL_S,
+        "still_end": not shot.still and shot.still_end_s >= _STILL_S,
+        "cuts": bool(shot.cuts_s),
+        "repeated": shot.repeated >= _REPEATED,
+        "combed": shot.combed >= _COMBED,
+        "flicker": shot.flicker >= _FLICKER,
+        "blurred": shot.blur_px >= _BLUR_PX,
+        "bars": shot.bars is not None,
+        "overlay": shot.overlay is not None,
     }
+    return {kind for kind, is_so in holds.items() if is_so}
+
+
+def _trained(sample: Sample, shot: Measures, fps: float) -> Measures:
+    """Returns the measures as far as they concern the frames of a sample, of which `fps` a second are trained."""
+    start_s = sample.cut.start_s
+    end_s = min(shot.end_s, start_s + sample.bucket.num_frames / (sample.cut.fps or fps))
+    scale = max(sample.bucket.width / sample.info.width, sample.bucket.height / sample.info.height)
+    return replace(
+        shot,
+        start_s=start_s,
+        end_s=end_s,
+        still_start_s=min(end_s, shot.start_s + shot.still_start_s) - start_s,
+        still_end_s=end_s - max(start_s, shot.end_s - shot.still_end_s),
+        cuts_s=tuple(cut_s for cut_s in shot.cuts_s if start_s < cut_s < end_s),
+        # The scan names files that state their fields, and small sources.
+        combed=0.0 if sample.info.interlaced else shot.combed,
+        blur_px=shot.blur_px * min(1.0, scale),
+    )
 
 
 def remarks_on_marks(dataset: Dataset, measured: MeasuredClips) -> list[Remark]:
@@ -81,7 +90,7 @@ def remarks_on_marks(dataset: Dataset, measured: MeasuredClips) -> list[Remark]:
     found: dict[str, dict[str, Sample]] = {kind: {} for kind in _SENTENCES}
     for sample in dataset.samples:
         if (shot := measured.of(sample)) is not None and sample.bucket.num_frames > 1:
-            for kind in marks_of(sample, shot, dataset.fps):
+            for kind in marks_of_shot(_trained(sample, shot, dataset.fps)):
                 found[kind].setdefault(sample.name, sample)
     remarks = [
         Remark(
@@ -112,5 +121,6 @@ def _how(kind: str, names: Mapping[str, Sample], measured: MeasuredClips) -> str
 
 
 def remark_facts(remarks: Sequence[Remark]) -> list[dict[str, Any]]:
-    """Returns the remarks as findings of `dataset_facts`."""
-    return [{"kind": r.kind, "count": r.count, "names": [name[:300] for name in r.names[:20]]} for r in remarks]
+    """Returns the remarks with a kind as findings of `dataset_facts`."""
+    told = [remark for remark in remarks if remark.kind]
+    return [{"kind": r.kind, "count": r.count, "names": [name[:300] for name in r.names[:20]]} for r in told]

@@ -1,4 +1,4 @@
-"""What changes from frame to frame: hard cuts, repeated frames, flicker."""
+"""Finds changes from frame to frame: hard cuts, repeated frames, flicker."""
 
 from __future__ import annotations
 

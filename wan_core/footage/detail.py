@@ -1,4 +1,4 @@
-"""What only the full picture shows: blur, and the combs of interlaced frames."""
+"""Measures what only the full picture shows: blur, and the combs of interlaced frames."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known about one shot of footage, as plain data: one row of a sheet."""
+"""The measures of one shot of footage, as plain data: one row of a sheet."""
 
 from __future__ import annotations
 

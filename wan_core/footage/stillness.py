@@ -1,4 +1,4 @@
-"""How much moves, and whether nothing moves at the start or end."""
+"""Measures motion, and stillness at the start and end."""
 
 from __future__ import annotations
 

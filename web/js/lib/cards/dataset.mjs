@@ -26,7 +26,16 @@ import { list, records, text } from "./lists.mjs";
  */
 
 /** Findings for information, without a remedy. */
-const NOTES = ["variable_rate", "trigger_alone", "faster", "held_last", "first_page"];
+const NOTES = [
+  "variable_rate",
+  "trigger_alone",
+  "faster",
+  "held_last",
+  "first_page",
+  "not_measured",
+  "every_caption",
+  "held_out_how",
+];
 /** Findings that disappear when the clip has a caption. */
 const WORDLESS = ["needs_caption", "no_caption", "trigger_alone"];
 
@@ -200,6 +209,36 @@ function findingText(kind, count) {
       );
     case "not_compared":
       return t("not checked for duplicates: the time limit was reached");
+    case "still":
+      return t("nothing moves: the model learns stillness");
+    case "still_start":
+      return t("still at the start of the trained frames: cut it off");
+    case "still_end":
+      return t("still at the end of the trained frames: cut it off");
+    case "cuts":
+      return t("cuts inside the trained frames: turn on split_scenes");
+    case "repeated":
+      return t("frames repeat, so motion stutters");
+    case "combed":
+      return t("combs of two fields: the model learns them");
+    case "flicker":
+      return t("brightness flickers: the model learns it");
+    case "blurred":
+      return t("blurred at the training size");
+    case "bars":
+      return t("black bars: crop them off");
+    case "overlay":
+      return t("text or a logo in one place: crop it off, or mask it");
+    case "not_measured":
+      return t("not measured yet: the time limit was reached; the next scan continues");
+    case "few_files":
+      return t("so few files: what surrounds the subject is learned with it");
+    case "same_captions":
+      return t("the same caption as others: what differs between them cannot be asked for");
+    case "every_caption":
+      return t("words in every caption: they are part of the trigger");
+    case "held_out_how":
+      return t("held out: by name as set, or by the digest of their bytes");
     default:
       return kind;
   }

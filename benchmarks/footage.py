@@ -26,7 +26,7 @@ import numpy as np
 from result_files import RESULTS
 
 from tests.support.footage import CLEAN, FAULTS, MOVING_CAMERA, clean, faulty, write
-from wan_core.advice.marks import marks_of_shot
+from wan_core.advice.findings import findings_of_shot
 from wan_core.footage import Measures
 from wan_core.video.animations import open_moving
 from wan_core.video.measuring import measure_footage
@@ -71,7 +71,7 @@ def run(trial: Trial) -> tuple[Trial, set[str]]:
     crf = int(np.random.default_rng([seed, 9]).integers(17, 27))
     with tempfile.TemporaryDirectory() as folder:
         (shot,) = measure_footage(write(clip, Path(folder) / "clip.mp4", crf))
-    return trial, marks_of_shot(shot)
+    return trial, findings_of_shot(shot)
 
 
 def table(done: list[tuple[Trial, set[str]]]) -> list[str]:
@@ -106,7 +106,7 @@ def real(folder: Path) -> list[str]:
     for path in sorted(folder.iterdir()):
         shot: Measures = measure_footage(path)[0]
         cuts = ", ".join(f"{cut:.2f}" for cut in shot.cuts_s)
-        marks = ", ".join(sorted(marks_of_shot(shot)))
+        marks = ", ".join(sorted(findings_of_shot(shot)))
         lines.append(f"| {path.name} | {shot.motion:.2f} | {shot.blur_px:.2f} | {cuts} | {marks} |")
     return lines
 
@@ -142,7 +142,11 @@ def main() -> None:
     sections: list[str] = []
     if planned := trials(options.clean, options.faulty, options.seed):
         with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
-            sections += ["## Planted faults", "", *table(list(pool.imap(run, planned, chunksize=2)))]
+            done: list[tuple[Trial, set[str]]] = []
+            for one in pool.imap_unordered(run, planned, chunksize=2):
+                done.append(one)
+                print(f"{len(done)} of {len(planned)}: {one}", file=sys.stderr, flush=True)
+        sections += ["## Planted faults", "", *table(done)]
     if options.real is not None:
         sections += ["", "## Real clips", "", *real(options.real)]
     if options.speed is not None:

@@ -193,7 +193,7 @@ def shot(kind: str, rng: np.random.Generator, size: tuple[int, int], seconds: fl
         if kind == "night sky":
             sky = np.clip(camera(t), 0, 255)
             sky[: int(height * 0.45)] *= 0.0
-            sky[phase.astype(int) * 9 + 4, (phase * 60).astype(int)] = 220
+            sky[phase.astype(int) * 9 + 4, (phase * 60).astype(int) % width] = 220
             return moving(sky, t)
         if kind == "fade in":
             return camera(t) * min(1.0, t / 1.5)

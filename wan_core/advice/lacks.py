@@ -10,7 +10,7 @@ from ..dataset import Dataset, DatasetReview, Sample
 from ..train import TrainConfig
 from ..words import counted, listed
 from .clips import MeasuredClips
-from .marks import Remark, remarks_on_marks
+from .findings import Remark, remarks_on_findings
 
 _FEW = 10
 """files below which each is trained more than 150 times in the steps of a new run"""
@@ -29,11 +29,11 @@ _COMMON = frozenset(
 
 
 def advice_on(review: DatasetReview, measured: MeasuredClips, step_s: float | None = None) -> list[Remark]:
-    """Returns the marks of the clips, then the advice on the set. `step_s`: predicted seconds of a step, if known."""
+    """Returns the findings, then the advice on the set. `step_s`: predicted seconds of a step, if known."""
     dataset = review.dataset
     captions = {sample.path: sample for part in dataset.parts for sample in part.samples if sample.turn == 0}
     return [
-        *remarks_on_marks(dataset, measured),
+        *remarks_on_findings(dataset, measured),
         *_on_the_set(review, step_s),
         *_on_same_captions(list(captions.values())),
         *_on_common_words(dataset, list(captions.values())),

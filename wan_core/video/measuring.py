@@ -45,10 +45,10 @@ def measure_footage(path: Path, cuts_s: Sequence[float] = ()) -> list[Measures]:
 
 def _turned(shot: Measures, orientation: Orientation) -> Measures:
     """Returns the measures with rectangles as displayed."""
-    return replace(shot, bars=_as_shown(shot.bars, orientation), overlay=_as_shown(shot.overlay, orientation))
+    return replace(shot, bars=as_shown(shot.bars, orientation), overlay=as_shown(shot.overlay, orientation))
 
 
-def _as_shown(place: Rectangle | None, orientation: Orientation) -> Rectangle | None:
+def as_shown(place: Rectangle | None, orientation: Orientation) -> Rectangle | None:
     if place is None:
         return None
     left, top, right, bottom = place

@@ -1,4 +1,4 @@
-"""Marks: measures whose effect on training is known or obvious. A mark drops nothing."""
+"""Findings: measures whose effect on training is known or obvious. A finding drops nothing."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _SENTENCES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Remark:
-    """One line of a report: a mark with its files, or a piece of advice."""
+    """One line of a report: a finding with its files, or a piece of advice."""
 
     kind: str
     """selects the sentence of the page; "" is for the text report alone"""
@@ -50,8 +50,8 @@ class Remark:
     """False for advice that needs no action"""
 
 
-def marks_of_shot(shot: Measures) -> set[str]:
-    """Returns the kinds of marks of a shot."""
+def findings_of_shot(shot: Measures) -> set[str]:
+    """Returns the kinds of findings of a shot."""
     holds = {
         "still": shot.still,
         "still_start": not shot.still and shot.still_start_s >= _STILL_S,
@@ -85,12 +85,12 @@ def _trained(sample: Sample, shot: Measures, fps: float) -> Measures:
     )
 
 
-def remarks_on_marks(dataset: Dataset, measured: MeasuredClips) -> list[Remark]:
-    """Returns a remark for each kind of mark, with its files."""
+def remarks_on_findings(dataset: Dataset, measured: MeasuredClips) -> list[Remark]:
+    """Returns a remark for each kind of finding, with its files."""
     found: dict[str, dict[str, Sample]] = {kind: {} for kind in _SENTENCES}
     for sample in dataset.samples:
         if (shot := measured.of(sample)) is not None and sample.bucket.num_frames > 1:
-            for kind in marks_of_shot(_trained(sample, shot, dataset.fps)):
+            for kind in findings_of_shot(_trained(sample, shot, dataset.fps)):
                 found[kind].setdefault(sample.name, sample)
     remarks = [
         Remark(

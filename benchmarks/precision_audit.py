@@ -5,8 +5,7 @@
 
 The first goes through the worker that ComfyUI starts and downloads nothing; random weights rank the switches, but say
 little about how large an error is on a trained model. The second queues the PrecisionAudit node in a real ComfyUI on
-drawn clips. Writes precision_audit_<name>_<hardware>_<yyyy-mm>.json and .md to benchmarks/results/, and the picture
-where --picture says.
+drawn clips. Writes precision_audit_<name>_<hardware>_<yyyy-mm>.json and .md to benchmarks/results/.
 """
 
 from __future__ import annotations
@@ -32,8 +31,6 @@ def main() -> int:
     try:
         directory = audit_demo(folder, options) if options.demo else audit_random(folder, options)
         report = read_report(directory)
-        if options.picture:
-            shutil.copyfile(directory / "precision_audit.png", options.picture)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     name = Path(options.demo).stem if options.demo else f"{options.shape}_{options.size}"
@@ -58,7 +55,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--no-alone", action="store_true", help="leave out float32 with each part lowered alone")
     parser.add_argument("--work", type=Path, help="folder for the random weights; default: the system's")
     parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--picture", type=Path, help="where to write the chart")
     parser.set_defaults(steps=1, no_checkpointing=False)  # of the training job the audit reads, which never trains
     return parser.parse_args()
 
@@ -100,7 +96,7 @@ def audit_demo(folder: Path, options: argparse.Namespace) -> Path:
 
 def save(report: AuditReport, name: str, out: Path) -> None:
     """Writes the report as JSON and as a page."""
-    options = (a for a in sys.argv[1:] if not Path(a).is_absolute() and a not in ("--out", "--work", "--picture"))
+    options = (a for a in sys.argv[1:] if not Path(a).is_absolute() and a not in ("--out", "--work"))
     settings = f"Settings: `{' '.join(options)}`; {hardware()}, torch {report.torch}"
     note = (
         ""

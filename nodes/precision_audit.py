@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from comfy_api.latest import io
-from PIL import Image
 
 from ..wan_core.audit import REPORT_FILE, AuditConfig, read_report
 from ..wan_core.errors import ConfigError
@@ -21,9 +19,7 @@ from .bridge.progress import NodeProgress
 from .bridge.types import CATEGORY, CacheHandle, ModelHandle, WanCache, WanTrainModel
 from .bridge.widgets import searched_as, widget
 from .engine.session import run_engine
-from .runs.facts import output_file, short_digest
-
-_PICTURE = "precision_audit.png"
+from .runs.facts import short_digest
 
 
 class PrecisionAudit(io.ComfyNode):
@@ -53,7 +49,6 @@ class PrecisionAudit(io.ComfyNode):
                 io.String.Output(
                     display_name="report", tooltip="The ranking as a table. Also saved in the output folder."
                 ),
-                io.Image.Output(display_name="chart", tooltip="The ranking as bars on a logarithmic axis."),
             ],
         )
 
@@ -73,8 +68,7 @@ class PrecisionAudit(io.ComfyNode):
             _measure(directory, run, config, progress, button)
         report = read_report(directory).table()
         progress.say("precision measured", now=True, state="done")
-        shown = [output_file(directory / _PICTURE)]
-        return io.NodeOutput(report, _picture(directory / _PICTURE), ui={"images": shown, "text": [report]})
+        return io.NodeOutput(report, ui={"text": [report]})
 
 
 def _folder(run: RunConfig, config: AuditConfig) -> Path:
@@ -106,10 +100,3 @@ def _measure(
     ending = run_engine("audit", directory, *options, progress=progress, button=button, decoder=None, on_event=on_event)
     if ending.cancelled:
         raise InterruptProcessingException()
-
-
-def _picture(path: Path) -> torch.Tensor:
-    """Returns the chart as (1, H, W, 3) in [0, 1]."""
-    with Image.open(path, formats=("PNG",)) as picture:
-        pixels = np.asarray(picture.convert("RGB"), np.float32)
-    return torch.from_numpy(pixels / 255)[None]

@@ -1,4 +1,4 @@
-"""Audits a run: loads its model once, measures, and writes precision_audit.json, .txt and .png next to run.json.
+"""Audits a run: loads its model once, measures, and writes precision_audit.json and .txt next to run.json.
 
 An audit reads run.json, the base file and the cache, and trains nothing.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from io import BytesIO
 from pathlib import Path
 
 import torch
@@ -36,7 +35,6 @@ from ..train import NoisedBatch, SaveStore, noise_batch
 from ..words import first_line
 from .any_dtype import fill_empty_adapters, let_linears_cast
 from .candidates import REFERENCE, Candidate, candidates
-from .chart import draw_chart
 from .measure import Measurement, measure
 from .report import AuditReport, AuditRow
 
@@ -51,11 +49,8 @@ _SHORTER = (
 
 
 def import_libraries() -> None:
-    """Imports the libraries that an audit needs in addition to training: torch's compiler, Pillow's drawing modules."""
+    """Imports the library that an audit needs in addition to training: torch's compiler."""
     import torch._dynamo  # noqa: F401  # pyright: ignore[reportUnusedImport]
-    from PIL import ImageDraw, ImageFont  # noqa: F401  # pyright: ignore[reportUnusedImport]
-
-    ImageFont.load_default(12)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +97,6 @@ def audit_job(directory: Path, roots: Roots, config: AuditConfig, *, emit: Emit,
             if not device_memory_ran_out(error):
                 raise
             raise OutOfMemory(f"The GPU ran out of memory in the audit. {_SHORTER} ({first_line(error)})") from error
-    atomic_write_bytes(directory / "precision_audit.png", _png(report))
     atomic_write_bytes(directory / "precision_audit.txt", (report.table() + "\n").encode())
     # written last: if this file exists, the others are complete
     atomic_write_json(directory / REPORT_FILE, report.to_dict())
@@ -285,11 +279,3 @@ def _full_float32() -> Iterator[None]:
             yield
     finally:
         torch.backends.cudnn.allow_tf32 = convolution
-
-
-def _png(report: AuditReport) -> bytes:
-    from PIL import Image
-
-    buffer = BytesIO()
-    Image.fromarray(draw_chart(report)).save(buffer, "PNG", optimize=True)
-    return buffer.getvalue()

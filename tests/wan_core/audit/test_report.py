@@ -1,22 +1,18 @@
-"""What an audit compares and what its report says: ranking, blocks, timesteps, table, data and picture."""
+"""What an audit compares and what its report says: ranking, blocks, timesteps, table and data."""
 
 from __future__ import annotations
 
 import json
-from itertools import pairwise
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from tests.support.audits import BF16_PLAN as PLAN
 from tests.support.audits import audit, audit_of
 from tests.support.tiny_run import TINY, TinyRun, make_run
 from wan_core.audit import REPORT_FILE, AuditConfig, AuditReport, read_report
 from wan_core.audit.candidates import candidates
-from wan_core.audit.chart import draw_chart
 from wan_core.model import Numerics, WanShape
 from wan_core.precision import SWITCHES, PrecisionPolicy
 
@@ -129,22 +125,8 @@ def test_the_prediction_knows_that_a_wide_residual_takes_memory(report: AuditRep
     assert all(row.predicted_bytes is None for row in report.rows if row.kind in ("alone", "floor"))
 
 
-def test_table_data_and_picture_lie_beside_the_run_and_hold_no_path(run: TinyRun, report: AuditReport) -> None:
+def test_table_and_data_lie_beside_the_run_and_hold_no_path(run: TinyRun, report: AuditReport) -> None:
     table = (run.directory / "precision_audit.txt").read_text(encoding="utf-8")
     assert table == report.table() + "\n"
     for name in (REPORT_FILE, "precision_audit.txt"):
         assert str(run.directory.parent) not in (run.directory / name).read_text(encoding="utf-8")
-    with Image.open(run.directory / "precision_audit.png") as picture:
-        assert np.array_equal(np.asarray(picture.convert("RGB")), draw_chart(report))
-
-
-def test_longer_errors_have_longer_bars(report: AuditReport) -> None:
-    """Blue pixels in the row of each change, top to bottom: never more than in the row above (a dashed
-    line may add one)."""
-    picture = draw_chart(report).astype(int)
-    blue = (np.abs(picture - [0, 94, 162]).sum(axis=2) < 3) & (np.arange(picture.shape[1]) >= 330)
-    bars = blue[118:-64].sum(axis=1)
-    lengths = [int(bars[edge]) for edge in np.flatnonzero((bars[1:] > 10) & (bars[:-1] <= 10)) + 2]
-    changes = lengths[3 : 3 + len(report.ranked("change"))]  # three presets stand above them
-    assert len(changes) == len(report.ranked("change"))
-    assert all(above >= below - 2 for above, below in pairwise(changes))

@@ -14,9 +14,9 @@ from .learning import adapter, alpha_of, rank_of, run_name, save_dtype, schedule
 from .models import base_name, lora_of
 
 _PROCESS = (
-    Key("trigger_word", "WanDatasetFromFile.trigger_word", "the data half reads it",
+    Key("trigger_word", "WanDatasetFromFile.trigger_word", "read together with the datasets",
         read=lambda _value, _job: None),
-    Key("datasets", "WanDatasetFromFile.other_file", "the data half, read as it is", kind=object,
+    Key("datasets", "WanDatasetFromFile.other_file", "the datasets, read as they are", kind=object,
         read=lambda _value, _job: None),
     Key("slider", "WanSliderPrompts.prompts", "and positive, negative, of each target", kind=object, read=to.slider),
     *drops(
@@ -83,7 +83,7 @@ _TRAIN = (
     *drops("next_sample_timesteps", "noise levels are drawn at random, each from the seed of its step"),
     Key("snr_gamma min_snr_gamma", "WanTrainSettings.loss_weighting", "min_snr, its analogue for flow matching",
         kind=float, read=to.min_snr),
-    *(Key(name, at, "with a trigger_word; the data half reads it", kind=object, read=lambda _value, _job: None)
+    *(Key(name, at, "with a trigger_word; read together with the datasets", kind=object, read=lambda _value, _job: None)
       for name, at in (
           ("diff_output_preservation", "WanDatasetSettings.class_preservation"),
           ("diff_output_preservation_multiplier", "WanDatasetSettings.class_preservation"),

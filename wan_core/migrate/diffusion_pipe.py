@@ -139,7 +139,7 @@ def _optimizer(value: str, job: ForeignJob) -> Any:
 
 _TOP = (
     Key("output_dir", "TrainLoRA.run_name", "the last folder of it", read=_name),
-    Key("dataset", "WanDatasetFromFile.other_file", "the data half, read as it is", read=_data),
+    Key("dataset", "WanDatasetFromFile.other_file", "the datasets, read as they are", read=_data),
     Key("epochs", "WanTrainSettings.max_train_epochs", kind=int, read=_epochs),
     Key("max_steps", "TrainLoRA.steps", "leads over epochs", kind=int),
     Key("micro_batch_size_per_gpu", "WanTrainSettings.batch_size", kind=object, read=_batch),

@@ -24,7 +24,7 @@ KEYS = (
     Key("dit_high_noise", "LoadWanModel.high_noise_model", "both experts are trained", read=to.high),
     Key("vae", "VAELoader.vae_name", "the file that ComfyUI has", read=vae_file),
     Key("t5", "CLIPLoader.clip_name", "the file that ComfyUI has", read=text_encoder),
-    Key("dataset_config", "WanDatasetFromFile.other_file", "the data half, read as it is", read=to.data),
+    Key("dataset_config", "WanDatasetFromFile.other_file", "the datasets, read as they are", read=to.data),
     Key("output_name", "TrainLoRA.run_name", read=to.whole_name),
     Key("max_train_steps", "TrainLoRA.steps", kind=int, own=1600, read=to.steps),
     Key("max_train_epochs", "WanTrainSettings.max_train_epochs", "leads over max_train_steps", kind=int,

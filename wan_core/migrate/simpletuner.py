@@ -12,7 +12,7 @@ from .keys import Key, base_precision, drops, every, if_so, ledger_of, shown, ta
 from .learning import copies, only_for, quantized, scheduler
 from .models import assistant, base_name, model_file, vae_file
 
-_SET = "each dataset of the data half sets it"
+_SET = "each dataset sets it in its own settings"
 
 KEYS = (
     Key("model_family", "", "wan", read=to.family),
@@ -21,7 +21,7 @@ KEYS = (
     Key("pretrained_model_name_or_path", "LoadWanModel.diffusion_model", "its file, where no flavour says it",
         read=to.base),
     Key("pretrained_vae_model_name_or_path", "VAELoader.vae_name", "the file that ComfyUI has", read=vae_file),
-    Key("data_backend_config", "WanDatasetFromFile.other_file", "the data half, read as it is", read=to.data),
+    Key("data_backend_config", "WanDatasetFromFile.other_file", "the datasets, read as they are", read=to.data),
     Key("output_dir", "TrainLoRA.run_name", "the last folder of it", read=to.name),
     Key("num_train_epochs", "WanTrainSettings.max_train_epochs", kind=int, read=to.epochs),
     Key("max_train_steps", "TrainLoRA.steps", "leads over epochs", kind=int, read=to.steps),

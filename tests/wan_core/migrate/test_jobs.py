@@ -62,7 +62,7 @@ def keys_of(value):
 
 
 def keys_in(path):
-    """Every key that somebody wrote; of ai-toolkit those of its process without the data half."""
+    """Every key that somebody wrote; of ai-toolkit those of its process without its datasets."""
     if path.suffix == ".sh":
         return set(re.findall(r"--(\w+)", path.read_text().partition("wan_train_network")[2]))
     data = parse_document(path.name, path.read_text())

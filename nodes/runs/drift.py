@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ...wan_core.checkpoint import read_tensors
 from ...wan_core.files import atomic_write_json, read_json
 from ...wan_core.job import Cell, SampleJob
+from ...wan_core.video import measure_clip
 from ..bridge.sockets import ComfyVae
 
 Frames = NDArray[np.uint8]
@@ -38,7 +39,9 @@ class Drift:
         if base is not None and base.name == cell.name:
             self._held = cell.name, frames
         elif base is not None:
-            clip[_MEASURED], clip["drift_psnr_db"] = _distance(frames, self._frames_of(base))
+            other = self._frames_of(base)
+            clip[_MEASURED], clip["drift_psnr_db"] = _distance(frames, other)
+            clip |= {name: value for name, value in measure_clip(frames, other).items() if name == "ssim"}
         atomic_write_json(self._folder / f"{cell.name}.json", clip, self._run)
 
     def complete(self) -> None:

@@ -181,6 +181,7 @@ def test_previews_and_validation_clips_play(comfy: ComfyServer) -> None:
     assert facts["asked"] == {"saved_steps": "2, 4", "strengths": "0.0, 1.0"}
     metrics = {clip["clip"]: clip for clip in json.loads(shown["text"][0])["clips"]}
     assert metrics["step-000004_s0.0_p0_Red-Ball"]["drift_mean_abs"] == 0.0  # strength 0 is the base model
+    assert metrics["step-000004_s0.0_p0_Red-Ball"]["ssim"] == 1.0 > metrics["step-000004_s1.0_p0_Red-Ball"]["ssim"]
     assert metrics["step-000004_s1.0_p0_Red-Ball"]["drift_mean_abs"] > 0.0
     statuses = seen.of("wan_trainer.status")
     assert any("step 4/4" in s["text"] for s in statuses)

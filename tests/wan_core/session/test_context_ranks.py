@@ -27,6 +27,7 @@ from tests.support.tiny_run import (
 from tests.wan_core.session.test_sharded_ranks import losses, saved
 from tests.wan_core.session.test_world_sizes import on, train
 from tests.wan_core.train.test_prior import marked
+from tests.wan_core.train.test_target_passes import slid
 from wan_core.cache import LatentCache
 from wan_core.cli.settings import change_run
 from wan_core.errors import ConfigError, PlacementError
@@ -164,13 +165,15 @@ def test_every_variant_trains_in_parts(server: ForkServer, tmp_path: Path, varia
 @pytest.mark.soak
 @pytest.mark.lasts(20)
 @pytest.mark.parametrize("exchange", ["all-to-all", "ring"])
-@pytest.mark.parametrize("what", ["prior", "DoRA"])
+@pytest.mark.parametrize("what", ["prior", "slider", "DoRA"])
 def test_ranks_that_share_clips_train_more(server: ForkServer, tmp_path: Path, what: str, exchange: str) -> None:
     lora = LoraConfig(rank=4, kind="DoRA" if what == "DoRA" else "LoRA")
     alone = made(tmp_path / "alone", steps=2, lora=lora)
     run = made(tmp_path / "together", over(2, 2, exchange), steps=2, lora=lora)
     if what == "prior":
         alone, run = marked(alone, 0), marked(run, 0)
+    if what == "slider":
+        alone, run = slid(alone), slid(run)
     expected = losses(train(server, alone, 1, 2))
     assert losses(train(server, run, 2, 2)) == pytest.approx(expected, rel=1e-5)
     same_format(run, alone)

@@ -165,7 +165,7 @@ def _frames(
         width=max(2, round(width * scale)),
         height=max(2, round(height * scale)),
         start_s=start + 0.5 / rate if info.kind == "clip" else 0.0,
-        framing=replace(samples[0].cut.framing, flip=False) if samples else Framing(),
+        framing=replace(samples[0].cut.framing.at_scale(scale), flip=False) if samples else Framing(),
         held=frames,
     )
 

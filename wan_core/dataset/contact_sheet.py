@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ..errors import DatasetError
 from ..files import FileError, atomic_write_bytes, open_regular
-from ..video import Framing, VideoProcess
+from ..video import VideoProcess
 from .sample import Dataset, Sample, one_per_file
 
 _CELL_WIDTH, _CELL_HEIGHT, _TEXT_HEIGHT = 160, 120, 16
@@ -110,9 +110,6 @@ def contact_sheet(dataset: Dataset, thumbnails: Thumbnails) -> NDArray[np.uint8]
 
 def _first_frame(sample: Sample, video: VideoProcess) -> NDArray[np.uint8] | None:
     scale = min(_CELL_WIDTH / sample.bucket.width, _CELL_HEIGHT / sample.bucket.height)
-    framing, offset = sample.cut.framing, sample.cut.framing.offset
-    if offset is not None:
-        offset = round(offset[0] * scale), round(offset[1] * scale)
     try:
         return video.read(
             sample.path,
@@ -121,7 +118,7 @@ def _first_frame(sample: Sample, video: VideoProcess) -> NDArray[np.uint8] | Non
             width=max(1, round(sample.bucket.width * scale)),
             height=max(1, round(sample.bucket.height * scale)),
             start_s=sample.cut.start_s,
-            framing=Framing(offset=offset, flip=framing.flip),
+            framing=sample.cut.framing.at_scale(scale),
         )[0]
     except DatasetError:
         return None

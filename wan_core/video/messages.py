@@ -66,6 +66,11 @@ class Framing:
             return room[0] // 2, room[1] // 2
         return min(max(self.offset[0], 0), room[0]), min(max(self.offset[1], 0), room[1])
 
+    def at_scale(self, scale: float) -> Framing:
+        """Returns the same crop of a picture that is read at another size; scaled, also where this one is native."""
+        offset = None if self.offset is None else (round(self.offset[0] * scale), round(self.offset[1] * scale))
+        return Framing(offset=offset, flip=self.flip)
+
 
 CENTRED = Framing()
 

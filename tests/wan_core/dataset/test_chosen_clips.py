@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import json
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
-from tests.support.bench import Bench
+from tests.support.bench import Bench, counts
 from wan_core.cache.keys import transform_of
 from wan_core.choices import CHOICES_FILE
-from wan_core.dataset import Dataset, DatasetConfig, MediaFile, ScanContext, read_sample, scan_files, scan_folder
+from wan_core.dataset import (
+    Dataset,
+    DatasetConfig,
+    MediaFile,
+    ScanContext,
+    Thumbnails,
+    frames_to_look_at,
+    read_sample,
+    scan_files,
+    scan_folder,
+)
 from wan_core.dataset.files import fingerprint_of_folder
 from wan_core.dataset.report import scan_report
 from wan_core.errors import DatasetError
@@ -21,8 +33,8 @@ from wan_core.importers import SourceFile, source_fingerprint
 
 @pytest.fixture
 def bench(tmp_path, make_clip, video):
-    for name in "abc":
-        make_clip(f"clips/{name}.mp4", num_frames=30)
+    for number, name in enumerate("abc"):
+        make_clip(f"clips/{name}.mp4", num_frames=30 + number)
         (tmp_path / "clips" / f"{name}.txt").write_text(f"caption {name}")
     return Bench(tmp_path / "clips", tmp_path / "cache", video)
 
@@ -78,6 +90,20 @@ def test_a_piece_is_the_stretch_that_windows_are_cut_from(bench):
     assert "wan_dataset.json: a piece is chosen: a.mp4, b.mp4" in scan_report(result).splitlines()
 
 
+def test_a_cache_encodes_what_was_chosen_and_nothing_else(bench):
+    whole, *_ = bench.run()
+    choose(bench.folder, b={"excluded": True})
+    fewer, *_ = bench.run()
+    assert counts(fewer) == (0, 2, 0, 4), "two clips, their captions and two prompts of every run"
+    choose(bench.folder, c={"start_s": 0.5})
+    moved, *_ = bench.run()
+    assert counts(moved) == (1, 2, 0, 5), "one piece is new"
+    assert len({report.fingerprint for report in (whole, fewer, moved)}) == 3
+    (bench.folder / CHOICES_FILE).unlink()
+    again, *_ = bench.run()
+    assert (counts(again), again.fingerprint) == ((0, 3, 0, 5), whole.fingerprint)
+
+
 def test_a_piece_that_is_too_short_is_named(bench):
     choose(bench.folder, a={"start_s": 1.5}, b={"start_s": 99, "length_s": 3})
     (one, other) = scanned(bench).rejected
@@ -96,6 +122,12 @@ def test_a_crop_is_where_it_was_moved(bench, make_clip, crop):
     right, middle, _ = (sample for sample in result.samples if sample.turn == 0)
     assert (right.cut.framing.offset, middle.cut.framing.offset) == ((64, 0), None)
     assert read_sample(bench.video, right, 16.0).mean() > 190
+    (looked,) = frames_to_look_at(Dataset((result,)), [right.path], bench.video, 1, 24)
+    assert not isinstance(looked, str)
+    assert looked.shape == (1, 24, 16, 3)
+    assert looked.mean() > 190, "a captioner sees another part"
+    with Image.open(BytesIO(Thumbnails(bench.video).jpeg(right))) as thumbnail:
+        assert np.asarray(thumbnail).mean() > 190, "the sheet shows another part"
     assert len([s for s in result.samples if s.name != "c.mp4"]) == 2, "a chosen crop is the only one"
     assert "wan_dataset.json: the crop is moved: a.mp4, b.mp4" in scan_report(result).splitlines()
 
@@ -103,7 +135,7 @@ def test_a_crop_is_where_it_was_moved(bench, make_clip, crop):
 def test_companions_follow_their_clip(bench, make_clip):
     """Control videos and masks are cut and cropped like it, and none is trained as a clip of its own without it."""
     for name in "abc":
-        make_clip(f"clips/control/{name}.mp4", num_frames=30)
+        make_clip(f"clips/control/{name}.mp4", num_frames=32)
     make_clip("clips/a_mask.mp4", num_frames=30)
     choose(bench.folder, a={"excluded": True}, b={"start_s": 0.5, "crop": [0, 0]})
     result = scanned(bench, conditioning="vace", enable_bucket=False, width=32)

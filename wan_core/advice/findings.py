@@ -46,8 +46,6 @@ class Remark:
     names: tuple[str, ...] = ()
     """files, or words of captions"""
     count: int = 0
-    warns: bool = True
-    """False for advice that needs no action"""
 
 
 def findings_of_shot(shot: Measures) -> set[str]:
@@ -104,7 +102,7 @@ def remarks_on_findings(dataset: Dataset, measured: MeasuredClips) -> list[Remar
     ]
     if measured.left:
         text = f"not measured yet: {counted(measured.left, 'clip')}, the time was over; the next scan goes on"
-        remarks.append(Remark(kind="not_measured", text=text, count=measured.left, warns=False))
+        remarks.append(Remark(kind="not_measured", text=text, count=measured.left))
     return remarks
 
 

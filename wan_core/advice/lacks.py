@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from ..dataset import Dataset, DatasetReview, Sample
 from ..train import TrainConfig
@@ -60,7 +60,7 @@ def _on_the_set(review: DatasetReview, step_s: float | None) -> list[Remark]:
     if step_s is not None:
         cost = f"an epoch of {counted(batches, 'step')} takes about {_minutes(batches * step_s)} on this card"
         text += f"; {cost}, at {step_s:.2g} s a step"
-    return [Remark(kind="few_files" if few else "", text=text, count=len(files), warns=few)]
+    return [Remark(kind="few_files" if few else "", text=text, count=len(files))]
 
 
 def _minutes(seconds: float) -> str:
@@ -95,7 +95,7 @@ def _on_common_words(dataset: Dataset, files: Sequence[Sample]) -> list[Remark]:
         f"in every caption, so {_is_or_are(known)} part of the trigger: {listed(known)}. What all clips share is "
         "learned with these words; prompts need them too"
     )
-    return [Remark(kind="every_caption", text=text, names=tuple(known), count=len(known), warns=False)]
+    return [Remark(kind="every_caption", text=text, names=tuple(known), count=len(known))]
 
 
 def _is_or_are(words: Sequence[str]) -> str:
@@ -107,14 +107,6 @@ def _on_held_out(review: DatasetReview) -> list[Remark]:
         return []
     held = {sample.path for sample in review.held_out}
     named = any(part.config.held_out or part.config.held_out_folder for part in review.dataset.parts)
-    how = "by name, as the settings say" if named else "by the digest of their bytes: new clips change no other choice"
+    how = "by name, as the settings say" if named else "by the digest of their bytes, not by name or order"
     text = f"held-out clips are chosen {how}"
-    return [
-        Remark(
-            kind="held_out_how", text=text, names=_first(s.name for s in review.held_out), count=len(held), warns=False
-        )
-    ]
-
-
-def _first(names: Iterable[str]) -> tuple[str, ...]:
-    return tuple(names)[:20]
+    return [Remark(kind="held_out_how", text=text, names=tuple(s.name for s in review.held_out), count=len(held))]

@@ -6,7 +6,7 @@ import argparse
 import logging
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -16,7 +16,7 @@ from ..packages import first_import
 from .output import done, print_json
 
 if TYPE_CHECKING:
-    from ..dataset import DatasetConfig, ScanResult
+    from ..dataset import DatasetConfig, Sample, ScanResult
     from ..video import VideoProcess
 
 
@@ -46,6 +46,7 @@ def add_file_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     scan.add_argument(
         "--measure", action="store_true", help="decode each clip: motion, blur, bars, text, flicker, frames that repeat"
     )
+    scan.add_argument("--model", type=Path, metavar="FILE", help="says what an epoch costs on this machine's card")
     scan.add_argument("--cache", type=Path, metavar="FOLDER", help="keeps measures, so that a stopped scan goes on")
     scan.add_argument(
         "--column", action="append", default=[], metavar="ROLE=NAME", help="path, caption, repeats, control or mask"
@@ -149,11 +150,7 @@ def _scan(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
             finally:
                 if known is not None:
                     known.save()
-        lines = "\n".join(remark.text for remark in advice_on(review, measured))
-        report = "\n\n".join([*(scan_report(result) for result in results), review.report(), lines])
-        if options.sheet is not None:
-            page = sheet_page(review, Thumbnails(video), report, options.source.name)
-            atomic_write_bytes(options.sheet, page.encode())
+    advice = advice_on(review, measured, None if options.model is None else _step_s(options.model, dataset.samples))
     samples = [
         {
             "name": s.name,
@@ -175,6 +172,23 @@ def _scan(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
 
 def _counted(done: int, total: int, name: str) -> None:
     print(f"measured {done} of {total}: {name}", file=sys.stderr)
+
+
+def _step_s(model: Path, samples: Sequence[Sample]) -> float | None:
+    """Returns the predicted seconds of a step with the largest clips on this machine's card; None without a card."""
+    from ..files import Roots
+    from ..load import ModelPlan
+    from ..lora import LoraConfig
+    from ..plan import report_settings
+    from ..train import TrainConfig
+
+    file, largest = (
+        model.resolve(),
+        max((s.bucket for s in samples), key=lambda one: one.num_frames * one.width * one.height),
+    )
+    plan, roots = ModelPlan(base_file=f"diffusion_models:{file.name}"), Roots({"diffusion_models": (str(file.parent),)})
+    size = f"{largest.width}x{largest.height}x{largest.num_frames}"
+    return report_settings(plan, roots, LoraConfig(), TrainConfig(), size, [])["step_seconds"]
 
 
 def _scanned(

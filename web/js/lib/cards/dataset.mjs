@@ -33,6 +33,7 @@ const NOTES = [
   "held_last",
   "first_page",
   "not_measured",
+  "few_files",
   "every_caption",
   "held_out_how",
 ];

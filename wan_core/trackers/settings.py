@@ -41,7 +41,7 @@ class WebhookSettings(Config):
     url: str = setting("", "https, with whatever key the service wants in it.")
     shape: str = setting("json", "What the service reads.", choices=("json", "discord", "slack"))
     events: tuple[str, ...] = ("saved", "finished", "failed")
-    allow_private: bool = setting(False, "Also http, and addresses of your own network.")
+    allow_private: bool = setting(False, "Also http.")
 
     def __post_init__(self) -> None:
         """Raises ConfigError for an unknown event or an invalid address."""

@@ -150,7 +150,12 @@ def _scan(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
             finally:
                 if known is not None:
                     known.save()
-    advice = advice_on(review, measured, None if options.model is None else _step_s(options.model, dataset.samples))
+        step_s = None if options.model is None else _step_s(options.model, dataset.samples)
+        lines = "\n".join(remark.text for remark in advice_on(review, measured, step_s))
+        report = "\n\n".join([*(scan_report(result) for result in results), review.report(), lines])
+        if options.sheet is not None:
+            page = sheet_page(review, Thumbnails(video), report, options.source.name)
+            atomic_write_bytes(options.sheet, page.encode())
     samples = [
         {
             "name": s.name,

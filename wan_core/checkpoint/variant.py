@@ -15,7 +15,6 @@ from ..model import (
     LATENT_SPACES,
     WAN21_LATENTS,
     ConditionKind,
-    InBlock,
     LatentSpace,
     WanShape,
     block_of,
@@ -228,7 +227,10 @@ def _shape_of(tensors: Mapping[str, TensorInfo], file_name: str) -> WanShape:
             pose_stream_channels=part("patch_embedding_pose.weight", 5, 1),
             identity_channels=part("patch_embedding_mask.weight", 5, 1),
             pose_channels=part("pose_patch_embedding.weight", 5, 1),
-            face_layers=tuple(sorted({one.number for one in map(block_of, tensors) if one and _sees_face(one)})),
+            face_layers=_layers_with(tensors, "face"),
+            sound_channels=part("casual_audio_encoder.encoder.conv1_local.conv.weight", 3, 1),
+            sound_depth=part("casual_audio_encoder.weights", 4, 1),
+            sound_layers=_layers_with(tensors, "sound"),
         )
     except KeyError as error:
         refuse_quantizers(file_name, tensors)
@@ -247,8 +249,10 @@ def _count_blocks(tensors: Mapping[str, TensorInfo], part: str, file_name: str) 
     return len(numbers)
 
 
-def _sees_face(place: InBlock) -> bool:
-    return place.stream == "blocks" and place.inside.startswith("face.")
+def _layers_with(tensors: Mapping[str, TensorInfo], part: str) -> tuple[int, ...]:
+    """Returns the numbers of the main blocks that have the module `part`."""
+    inside = (place for place in map(block_of, tensors) if place and place.stream == "blocks")
+    return tuple(sorted({place.number for place in inside if place.inside.startswith(f"{part}.")}))
 
 
 def _space_of(channels: int) -> LatentSpace:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..errors import CacheError
-from ..model import FACE_SIDE, Conditioning
+from ..model import FACE_SIDE, FRAMES_BEFORE, Conditioning
 from ..model.conditioning import STREAMS
 from .camera import packed_misfits, rays_of_packed
 
@@ -95,6 +95,7 @@ def condition_misfits(tensors: Mapping[str, Tensor], latent_shape: Sequence[int]
         channels, frames, height, width = latent_shape
         sides = {"c": channels, "F": frames, "h": height, "w": width, "H": 8 * height, "W": 8 * width}
         sides |= {"y": height // 2, "x": width // 2, "P": frames, "T": 4 * frames - 3, "S": FACE_SIDE}
+        sides |= {"A": 4 * frames, "B": FRAMES_BEFORE}
         sides["F"] += "pose" in tensors  # Animate's latent has the reference image as an extra first frame
     for name, tensor in tensors.items():
         shape, axes = tuple(tensor.shape), _AXES[name]
@@ -126,10 +127,13 @@ _AXES = {
     "replaces": "1",
     "pose": "cPhw",
     "face": "CTSS",
+    "sound": "RCA",
+    "pose_video": "cFhw",
+    "frames_before": "cBhw",
     **dict.fromkeys(STREAMS, "cNYX"),
 }
 """axes of a clip's tensors: c, F, h, w: of its latent; H, W: of its pixels; y, x: half of h, w; P, T: latent and pixel
-frames without a reference image; S: FACE_SIDE; other letters: any size"""
+frames without a reference image; S: FACE_SIDE; A: sound features; B: FRAMES_BEFORE; other letters: any size"""
 assert set(_AXES) == set(CONDITION_TENSORS)
 _ON = 225 / 255
 _IDENTITIES = torch.tensor(

@@ -14,7 +14,7 @@ from .latents import LATENT_SPACES, WAN21_LATENTS, WAN22_LATENTS, LatentSpace
 from .names import ACTIVATIONS
 from .routing import Passage, Route, draw_passages, placed_routes, read_routes, tokens_by_layer
 from .scopes import scope
-from .shape import FACE_SIDE, InBlock, Numerics, WanShape, block_of
+from .shape import FACE_SIDE, FRAMES_BEFORE, Numerics, WanShape, block_of
 from .stages import CHUNK_TOKENS
 from .texts import TEXT_LENGTH, TEXT_STEP, lengthened
 from .transformer import WanTransformer, model_without_values, models_of, shared_out
@@ -24,6 +24,7 @@ __all__ = [
     "CHUNK_TOKENS",
     "CONDITION_KINDS",
     "FACE_SIDE",
+    "FRAMES_BEFORE",
     "LATENT_SPACES",
     "POLICIES",
     "TEXT_LENGTH",
@@ -33,7 +34,6 @@ __all__ = [
     "ConditionKind",
     "Conditioning",
     "Constants",
-    "InBlock",
     "LatentSpace",
     "Numerics",
     "Passage",

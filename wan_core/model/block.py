@@ -25,6 +25,7 @@ from ..kernels import (
 from .attention import WanCrossAttention, WanSelfAttention
 from .face import FaceAttention
 from .names import UNREAD, naming
+from .s2v import SoundAttention
 from .shape import Numerics, WanShape
 from .stages import CHUNK_TOKENS, Shared, Stages, in_stages
 
@@ -44,8 +45,8 @@ class Constants(NamedTuple):
     rope_sin: Tensor
     image: Tensor | None = None
     """(B, M, D) compute dtype; None for variants without image tokens"""
-    face: Tensor | None = None
-    """(B, F, K, D) compute dtype: K face tokens in each latent frame; None for variants without a face"""
+    of_frames: Tensor | None = None
+    """(B, F, K, D) compute dtype: K tokens of each latent frame, of a face (Animate) or of sound (S2V); or None"""
 
     def declared(self, numerics: Numerics) -> Constants:
         """Returns the tensors in the dtypes above; FSDP2 may have cast the inputs to others."""
@@ -181,21 +182,25 @@ class _Layer(nn.Module):
 class WanBlock(_Layer):
     """A block of the main stream."""
 
-    def __init__(self, shape: WanShape, numerics: Numerics, *, sees_face: bool = False) -> None:
-        """`sees_face`: attention to the face tokens follows the feed-forward."""
+    def __init__(self, shape: WanShape, numerics: Numerics, number: int = 0) -> None:
+        """`number`: says whether attention to a face or to sound follows the feed-forward."""
         super().__init__(shape, numerics)
-        self.output_is_read = sees_face
-        self.face = FaceAttention(shape, numerics) if sees_face else None
+        self.output_is_read = number in shape.attending_layers
+        self.face = FaceAttention(shape, numerics) if number in shape.face_layers else None
+        self.sound = SoundAttention(shape, numerics) if number in shape.sound_layers else None
 
     def rest(self, tokens: Tensor, constants: Constants, shared: Shared) -> Tensor:
-        """Runs stage 2, then attention to the face where the block has it."""
-        tokens = super().rest(tokens, constants, shared)
-        return tokens if self.face is None else self.face(tokens, constants.face)
+        """Runs stage 2, then attention to the face or the sound where the block has it."""
+        return self._attend_by_frame(super().rest(tokens, constants, shared), constants)
 
     def rest_again(self, tokens: Tensor, constants: Constants, shared: Shared) -> Tensor:
         """Recomputes `rest` for the backward pass: the result has the graph of `rest`, but undefined values."""
-        tokens = super().rest_again(tokens, constants, shared)
-        return tokens if self.face is None else self.face(tokens, constants.face)
+        return self._attend_by_frame(super().rest_again(tokens, constants, shared), constants)
+
+    def _attend_by_frame(self, tokens: Tensor, constants: Constants) -> Tensor:
+        if self.sound is not None:
+            return self.sound(tokens, constants.of_frames, constants.time_rows.shape[1])
+        return tokens if self.face is None else self.face(tokens, constants.of_frames)
 
     def forward(
         self,
@@ -205,14 +210,15 @@ class WanBlock(_Layer):
         rope_cos: Tensor,
         rope_sin: Tensor,
         image: Tensor | None = None,
-        face: Tensor | None = None,
+        of_frames: Tensor | None = None,
         recompute: Recompute | None = None,
     ) -> Tensor:
         """tokens (B, N, D) in the residual dtype -> same shape and dtype; the other tensors: fields of Constants."""
-        face = None if self.face is None else face  # without face tokens, a chunk may end inside a frame
+        if self.face is None and self.sound is None:
+            of_frames = None  # a chunk may then end inside a frame
         stages = Stages(self, self.mix, self.share, self.rest, self.chunk_tokens, self.hold, self.rest_again, self.keep)
         run = partial(in_stages if recompute is None else recompute, stages)
-        constants = Constants(time_rows, text, rope_cos, rope_sin, image, face).declared(self.numerics)
+        constants = Constants(time_rows, text, rope_cos, rope_sin, image, of_frames).declared(self.numerics)
         return cast(Tensor, without_autocast(tokens.device.type, run, tokens, constants))
 
 
@@ -237,7 +243,7 @@ class VaceBlock(_Layer):
         rope_cos: Tensor,
         rope_sin: Tensor,
         image: Tensor | None = None,
-        _face: Tensor | None = None,
+        _of_frames: Tensor | None = None,
         recompute: Recompute | None = None,
     ) -> tuple[Tensor, Tensor]:
         """control (B, N, D) in the residual dtype -> control, same dtype, and the hint (B, N, D) in the compute dtype.

@@ -62,9 +62,10 @@ def driven_spans(grid: tuple[int, int, int], references: int, *, replaces: bool)
 
 
 def refuse_driven(shape: WanShape, what: str, remedy: str) -> None:
-    """Raises ConfigError if the model has a pose stream; `what`: the unsupported feature, start of the sentence."""
-    if shape.pose_stream_channels:
-        raise ConfigError(f"{what} does not work with SCAIL, whose pose tokens are no frames of the video. {remedy}.")
+    """Raises ConfigError if the model has tokens behind the video; `what`: the feature, start of the sentence."""
+    if shape.pose_stream_channels or shape.sound_layers:
+        whose = "S2V, whose reference" if shape.sound_layers else "SCAIL, whose pose"
+        raise ConfigError(f"{what} does not work with {whose} tokens are no frames of the video. {remedy}.")
 
 
 def _flagged(latent: Tensor, channels: int, value: float) -> Tensor:

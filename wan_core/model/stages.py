@@ -66,11 +66,11 @@ def in_stages(stages: Stages, *inputs: Any) -> Tensor | tuple[Tensor, ...]:
 def chunks(stages: Stages, tokens: Tensor, constants: Any) -> list[tuple[slice, Any]]:
     """Splits tokens (B, N, D) into chunks; returns the slice and the constants of each.
 
-    With several time rows, or face tokens, a chunk consists of complete frames, or lies within one frame.
+    With several time rows, or tokens of frames, a chunk consists of complete frames, or lies within one frame.
     """
-    face = getattr(constants, "face", None)
+    of_frames = getattr(constants, "of_frames", None)
     count, rows = tokens.shape[1], constants.time_rows.shape[1]
-    rows = rows if face is None else face.shape[1]
+    rows = rows if of_frames is None else max(rows, of_frames.shape[1])
     most = max(1, stages.chunk_tokens // tokens.shape[0])
     if not stages.chunk_tokens or count <= most:
         return [(slice(0, count), constants)]
@@ -84,8 +84,8 @@ def chunks(stages: Stages, tokens: Tensor, constants: Any) -> list[tuple[slice, 
         own = constants
         if constants.time_rows.shape[1] > 1:
             own = own._replace(time_rows=constants.time_rows[:, first:last])
-        if face is not None:
-            own = own._replace(face=face[:, first:last])
+        if of_frames is not None:
+            own = own._replace(of_frames=of_frames[:, first:last])
         found += [(part, own) for part in _even(first * per_row, last * per_row, most)]
     return found
 

@@ -38,6 +38,15 @@ from .keeping import Policy
 from .offload import NoOffload, Offload
 from .parts import Part
 from .routing import Passage
+from .s2v import (
+    SoundEncoder,
+    frame_packer,
+    sound_rows,
+    sound_spans,
+    sound_timesteps,
+    sound_tokens,
+    tokens_behind,
+)
 from .scopes import scope
 from .shape import Numerics, WanShape
 from .stages import CHUNK_TOKENS
@@ -115,8 +124,7 @@ class WanTransformer(nn.Module):
         )
         self.time_embedding = nn.Sequential(nn.Linear(shape.freq_dim, dim), nn.SiLU(), nn.Linear(dim, dim))
         self.time_projection = nn.Sequential(nn.SiLU(), nn.Linear(dim, 6 * dim))
-        faced = [layer in shape.face_layers for layer in range(shape.num_layers)]
-        self.blocks = nn.ModuleList(WanBlock(shape, self.numerics, sees_face=sees) for sees in faced)
+        self.blocks = nn.ModuleList(WanBlock(shape, self.numerics, number) for number in range(shape.num_layers))
         self.head = WanHead(shape, self.numerics)
         self._add_extras(shape)
 
@@ -143,6 +151,11 @@ class WanTransformer(nn.Module):
             self.pose_patch_embedding = nn.Conv3d(shape.pose_channels, shape.dim, kernel_size=PATCH, stride=PATCH)
         if shape.face_layers:
             self.motion_encoder, self.face_encoder = MotionEncoder(), FaceEncoder(shape, self.numerics)
+        if shape.sound_layers:
+            self.casual_audio_encoder = SoundEncoder(shape, self.numerics)
+            self.cond_encoder = nn.Conv3d(shape.out_channels, shape.dim, kernel_size=PATCH, stride=PATCH)
+            self.frame_packer = frame_packer(shape.dim, shape.out_channels)
+            self.trainable_cond_mask = nn.Embedding(3, shape.dim)
 
     def use_attention(self, name: str, long: str = "sdpa") -> None:
         """Sets the kernel of every attention (`kernels.ATTENTIONS`); `long`: the kernel that auto uses if long."""
@@ -285,8 +298,8 @@ class WanTransformer(nn.Module):
             tokens,
             time,
             constants,
-            reference_tokens=_in_front(given, tokens.shape[1], grid),
-            context_tokens=_behind(given),
+            reference_tokens=_in_front(self.shape, given, tokens.shape[1], grid),
+            context_tokens=tokens_behind(grid, given) if self.shape.sound_layers else _behind(given),
             control=control,
             hint_strength=given.vace_strength,
             passages=passages if part is None else part.passages,
@@ -300,7 +313,7 @@ class WanTransformer(nn.Module):
         """
         frames, height, width = grid_of(latent)
         tokens = self._embed_video(latent, given)
-        if given.reference is not None:
+        if given.reference is not None and self.shape.reference_channels:
             reference = embed_frame(self.ref_conv, given.reference, self.numerics.compute)
             tokens = torch.cat([reference.to(tokens.dtype), tokens], dim=1)
             # The reference is frame 0, with the timestep of the last frame (VideoX-Fun).
@@ -310,6 +323,10 @@ class WanTransformer(nn.Module):
         spans = (Span((frames, height, width)), *streams)
         if given.references is not None:
             spans = driven_spans(grid_of(latent), given.references.shape[2], replaces=given.replaces)
+        own_rows = None
+        if self.shape.sound_layers:
+            spans = sound_spans(grid_of(latent), given)
+            timestep, own_rows = sound_timesteps(timestep, frames, given)
         tokens = tokens if part is None else part.of(tokens)
         tokens = tokens.to(self.numerics.residual).contiguous()
         time, time_rows = self._embed_time(timestep)
@@ -326,8 +343,9 @@ class WanTransformer(nn.Module):
         image = None
         if self.shape.image_dim and given.image_tokens is not None:
             image = self.img_emb(given.image_tokens)
-        constants = Constants(time_rows, self._embed_text(text), cos, sin, image, self._embed_face(given, frames))
-        return tokens, self._embed_control(given, part), time, constants
+        of_frames = self._embed_frames(given, own_rows or frames)
+        constants = Constants(time_rows, self._embed_text(text), cos, sin, image, of_frames)
+        return tokens, self._embed_control(given, part), time[:, :own_rows], constants
 
     def recompute_of(self, stream: str, number: int) -> Recompute:
         """Returns the gradient checkpointing and offloading of block `number` of `stream`."""
@@ -341,7 +359,10 @@ class WanTransformer(nn.Module):
         )
 
     def _embed_video(self, latent: Tensor, given: Conditioning) -> Tensor:
-        """Returns the tokens of video and context streams, or `driven_tokens`: (B, N, D) in the compute dtype."""
+        """Returns the tokens of video and context streams, `driven_tokens` or `sound_tokens`: (B, N, D) in the compute
+        dtype."""
+        if self.shape.sound_layers:
+            return sound_tokens(self, latent, given)
         if given.references is not None:
             return driven_tokens(self, latent, given)
         video = latent if given.channels is None else torch.cat([latent, given.channels.to(latent.dtype)], dim=1)
@@ -365,8 +386,10 @@ class WanTransformer(nn.Module):
         tokens = embed_patches(self.vace_patch_embedding, given.vace, self.numerics.compute).flatten(2).transpose(1, 2)
         return (tokens if part is None else part.of(tokens)).to(self.numerics.residual)
 
-    def _embed_face(self, given: Conditioning, frames: int) -> Tensor | None:
-        """Returns the face tokens of `frames` latent frames, (B, F, K, D) in the compute dtype."""
+    def _embed_frames(self, given: Conditioning, frames: int) -> Tensor | None:
+        """Returns the tokens of the face or the sound of `frames` latent frames, (B, F, K, D) in the compute dtype."""
+        if given.sound is not None:
+            return sound_rows(self.casual_audio_encoder(given.sound), frames)
         if given.face is None:
             return None
         pictures, dtype = given.face.transpose(1, 2), self.numerics.compute
@@ -413,11 +436,11 @@ def shared_out(model: WanTransformer) -> AbstractContextManager[None]:
     return nullcontext() if model.team is None else model.team.watching()
 
 
-def _in_front(given: Conditioning, tokens: int, grid: tuple[int, int, int]) -> int:
+def _in_front(shape: WanShape, given: Conditioning, tokens: int, grid: tuple[int, int, int]) -> int:
     """Returns the number of reference tokens before the video's; `tokens`: of all; `grid`: of the video."""
     if given.references is not None:
         return given.references.shape[2] * grid[1] * grid[2]
-    return 0 if given.reference is None else tokens // (1 + grid[0])
+    return 0 if given.reference is None or shape.sound_layers else tokens // (1 + grid[0])
 
 
 def _behind(given: Conditioning) -> int:

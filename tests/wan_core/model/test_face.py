@@ -70,12 +70,12 @@ def test_a_face_reaches_its_own_latent_frame_and_later_ones_and_a_pose_its_own()
     assert given.face is not None
     assert given.pose is not None
     with torch.no_grad():
-        before = model._embed_face(given, SIZE[0])
+        before = model._embed_frames(given, SIZE[0])
         assert before is not None
         assert not before[:, 0].any()  # of the reference image
         last = given.face.clone()
         last[:, :, 5:] += 1
-        after = model._embed_face(replace(given, face=last), SIZE[0])
+        after = model._embed_frames(replace(given, face=last), SIZE[0])
         assert after is not None
         moved = (after - before).abs().amax(dim=(0, 2, 3)) > 1e-9
         assert moved.tolist() == [False, False, False, True]  # frame 0, then 1 to 4, then 5 to 8

@@ -2,17 +2,21 @@
 
     python benchmarks/core_conditioning.py --comfyui PATH --python PYTHON_OF_COMFYUI
 
-PATH: a ComfyUI tree of 0.33 or newer. Tiny models of random weights: Bernini-R, Animate, SCAIL, SCAIL-2, Fun Camera.
+PATH: a ComfyUI tree of 0.33 or newer. Tiny models of random weights: Bernini-R, Animate, SCAIL, SCAIL-2, Fun Camera,
+S2V (with a reference image and frames before the clip, and with sound alone).
 Prints what each cached, the sizes of its previews and how far the LoRA moves the samples. Exit code 1 if a graph fails.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
+import wave
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +36,7 @@ from tests.support.golden import fill_at_random
 from wan_core.checkpoint.keys import to_file
 from wan_core.model import WanShape, WanTransformer
 
-CLIPS, SIDE, FRAMES = 2, 64, 5
+CLIPS, SIDE, FRAMES, SOUND = 2, 64, 5, "tone.wav"
 SIZES = {"width": SIDE, "height": SIDE, "length": FRAMES, "batch_size": 1}
 _TINY: dict[str, Any] = {"dim": 128, "ffn_dim": 256, "num_heads": 1, "num_layers": 2}
 _SCAIL = _TINY | {"in_channels": 20, "image_dim": 1280, "pose_stream_channels": 20}
@@ -45,6 +49,8 @@ class Case:
     name: str
     shape: WanShape
     nodes: Callable[[], Graph]
+    sizes: dict[str, Any] = field(default_factory=dict)
+    """sizes that ComfyUI does not read from the weights"""
 
 
 def main(arguments: list[str]) -> int:
@@ -59,6 +65,7 @@ def main(arguments: list[str]) -> int:
     draw_clips(base / "input" / "clips", SIDE, seed=0)
     for file in sorted((base / "input" / "clips").iterdir())[2 * CLIPS :]:
         file.unlink()
+    write_tone(base / "input" / SOUND)
     cases = [case for case in CASES if asked.only in case.name]
     with ComfyServer(base, comfyui=asked.comfyui, python=asked.python) as comfy:
         failed = [case.name for case in cases if not passed(comfy, case)]
@@ -71,7 +78,8 @@ def passed(comfy: ComfyServer, case: Case) -> bool:
     model = WanTransformer(case.shape)
     fill_at_random(model, torch.Generator().manual_seed(1))
     file = comfy.base / "models" / "diffusion_models" / f"{case.name}.safetensors"
-    save_file({to_file(name): value for name, value in model.state_dict().items()}, file)
+    stated = {"config": json.dumps({"transformer": case.sizes})} if case.sizes else None
+    save_file({to_file(name): value for name, value in model.state_dict().items()}, file, stated)
     try:
         entry = comfy.run(graph_of(case), timeout=3600)
         run = comfy.outputs(entry, "train")["wan_run"][0]
@@ -85,6 +93,16 @@ def passed(comfy: ComfyServer, case: Case) -> bool:
     print(f"{case.name}: {report}; {run['status']} at step {run['step']}, previews (frames, width) {clips}; the LoRA")
     print(f"  changes {len(plain)} samples by up to {change:.2f} of {float(plain.abs().max()):.1f}")
     return run["status"] == "done" and clips == [(FRAMES, SIDE)] * 2 and change > 0.01
+
+
+def write_tone(file: Path) -> None:
+    """A second of a rising tone."""
+    with wave.open(str(file), "wb") as written:
+        written.setnchannels(1)
+        written.setsampwidth(2)
+        written.setframerate(16_000)
+        seconds = torch.arange(16_000) / 16_000
+        written.writeframes((20_000 * (2 * torch.pi * 300 * seconds * (1 + seconds)).sin()).short().numpy().tobytes())
 
 
 def previews_of(output: Path, run: dict[str, Any]) -> list[Path]:
@@ -175,6 +193,16 @@ def camera() -> Graph:
     }
 
 
+def s2v(*, whole: bool = True) -> Graph:
+    further = {"ref_image": ["first", 0], "control_video": ["frames", 0], "ref_motion": ["frames", 0]} if whole else {}
+    return {
+        "sound": _node("LoadAudio", audio=SOUND),
+        "ear": _node("TinyWanSpeechEncoderLoader"),
+        "heard": _node("AudioEncoderEncode", audio_encoder=["ear", 0], audio=["sound", 0]),
+        "made": _conditioned("WanSoundImageToVideo", audio_encoder_output=["heard", 0], **further),
+    }
+
+
 def _conditioned(kind: str, **inputs: Any) -> dict[str, Any]:
     return _node(kind, positive=["text", 0], negative=["text", 0], vae=["vae", 0], **SIZES, **inputs)
 
@@ -184,11 +212,15 @@ def _node(kind: str, **inputs: Any) -> dict[str, Any]:
 
 
 _ANIMATE = _TINY | {"in_channels": 36, "image_dim": 1280, "pose_channels": 16, "num_layers": 5, "face_layers": (0,)}
+_S2V = WanShape(**_TINY | {"num_layers": 5, "sound_channels": 64, "sound_depth": 25, "sound_layers": (0, 4)})
+_S2V_SIZES = {"audio_dim": 64, "audio_inject_layers": [0, 4]}
 CASES = (
     Case("bernini", WanShape(**_TINY), bernini),
     Case("animate", WanShape(**_ANIMATE), animate),
     Case("scail", WanShape(**_SCAIL), scail),
     Case("scail2", WanShape(**_SCAIL | {"identity_channels": 28}), scail2),
+    Case("s2v", _S2V, s2v, _S2V_SIZES),
+    Case("s2v sound alone", _S2V, partial(s2v, whole=False), _S2V_SIZES),
     Case("camera", WanShape(**_TINY | {"in_channels": 32, "image_dim": 1280, "camera_channels": 24}), camera),
 )
 

@@ -42,6 +42,7 @@ TINY_VACE = replace(TINY, vace_layers=(0,))
 TINY_CAMERA = replace(TINY, in_channels=36, camera_channels=24)
 TINY_ANIMATE = replace(TINY_I2V_21, num_layers=5, pose_channels=16, face_layers=(0,))
 TINY_SCAIL2 = replace(TINY, in_channels=20, image_dim=1280, pose_stream_channels=20, identity_channels=28)
+TINY_S2V = replace(TINY, num_layers=5, sound_channels=1024, sound_depth=25, sound_layers=(0, 4))
 TINY_TI2V = replace(TINY, in_channels=48, out_channels=48)
 
 
@@ -91,6 +92,7 @@ def _kind_of(shape: WanShape) -> ConditionKind:
         "vace": shape.vace_layers,
         "camera": shape.camera_channels,
         "animate": shape.pose_channels,
+        "s2v": shape.sound_layers,
     }
     return kind_of(next((task for task, mark in marks.items() if mark), tasks.get(shape.in_channels, "t2v")), shape)
 
@@ -148,6 +150,8 @@ def make_roots(
                 "reference_masks": (28, 1, height, width),
                 "pose_masks": (28, frames, height // 2, width // 2),
                 "replaces": (1,),
+                "sound": (shape.sound_depth, shape.sound_channels, 4 * frames),
+                "pose_video": (16, frames, height, width),
                 "vace": (96, frames, height, width),
                 "camera": (shape.camera_channels, frames, 8 * height, 8 * width),
             }

@@ -75,17 +75,17 @@ _TOP_OF_DIFFUSERS = {ours: theirs for theirs, ours in _TOP.items()}
 _FACED, _SOUNDING = range(0, 500, 5), (0, 4, 8, 12, 16, 20, 24, 27, 30, 33, 36, 39)
 """blocks that attention to the face (Animate) or to the sound (S2V) follows"""
 _PARTS = (
-    ("face_adapter.fuser_blocks.", "", "face.", _FACED),
-    ("audio_injector.injector_adain_layers.", "linear.", "sound.adain.", _SOUNDING),
-    ("audio_injector.injector.", "", "sound.", _SOUNDING),
+    ("face_adapter.fuser_blocks.", "", "face", _FACED),
+    ("audio_injector.injector_adain_layers.", ".linear", "sound.adain", _SOUNDING),
+    ("audio_injector.injector.", "", "sound", _SOUNDING),
 )
 """official name before and after a number, name in a block, block of each number. The engine has such an attention in
 its block: `blocks.5.face.linear2` for `face_adapter.fuser_blocks.1.linear2`"""
 _OUTSIDE = [
-    (re.compile(rf"{re.escape(before)}(\d{{1,2}})\.{re.escape(after)}(.+)", re.DOTALL), inside, layers)
+    (re.compile(rf"{re.escape(before)}(\d{{1,2}}){re.escape(after)}(\..+)?", re.DOTALL), inside, layers)
     for before, after, inside, layers in _PARTS
 ]
-_INSIDE = re.compile(r"blocks\.(\d{1,3})\.(face\.|sound\.adain\.|sound\.)(.+)", re.DOTALL)
+_INSIDE = re.compile(r"blocks\.(\d{1,3})\.(face|sound\.adain|sound)(\..+)?", re.DOTALL)
 
 _LEAVES = (
     "weight|bias|scale_weight|scale_input|weight_scale|weight_scale_2|input_scale|comfy_quant"
@@ -111,7 +111,7 @@ def _in_block(name: str) -> str:
     """Returns the engine's name for an original one; the two differ in attention to the face and to the sound."""
     for pattern, inside, layers in _OUTSIDE:
         if (match := pattern.fullmatch(name)) and int(match[1]) < len(layers):
-            return f"blocks.{layers[int(match[1])]}.{inside}{match[2]}"
+            return f"blocks.{layers[int(match[1])]}.{inside}{match[2] or ''}"
     return name
 
 
@@ -120,7 +120,7 @@ def to_file(module: str) -> str:
     match = _INSIDE.fullmatch(module)
     for before, after, inside, layers in _PARTS:
         if match and match[2] == inside and int(match[1]) in layers:
-            return f"{before}{layers.index(int(match[1]))}.{after}{match[3]}"
+            return f"{before}{layers.index(int(match[1]))}{after}{match[3] or ''}"
     return module
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..errors import CacheError
-from ..model import FACE_SIDE, FRAMES_BEFORE, Conditioning
+from ..model import FACE_SIDE, FRAMES_BEFORE, Conditioning, sizes_behind
 from ..model.conditioning import STREAMS
 from .camera import packed_misfits, rays_of_packed
 
@@ -84,7 +84,9 @@ def _complete(name: str, tensor: Tensor) -> Tensor:
 
 
 def stream_sizes(tensors: Mapping[str, Tensor]) -> tuple[tuple[int, ...], ...]:
-    """Returns latent frames, height and width of each context stream of a clip."""
+    """Returns latent frames, height and width of each context stream of a clip, or of its tokens behind the video."""
+    if "pose_video" in tensors:
+        return sizes_behind(tuple(tensors["pose_video"].shape[1:]), set(tensors))
     return tuple(tuple(tensors[name].shape[1:]) for name in STREAMS if name in tensors)
 
 

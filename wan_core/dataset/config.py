@@ -315,7 +315,11 @@ class DatasetConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        condition_named(self.conditioning)
+        if condition_named(self.conditioning).of_graph:
+            raise ConfigError(
+                "S2V hears the sound of a clip, which a folder does not give it yet. Send clips, sound and reference "
+                "image through WanSoundImageToVideo in a graph, then into Wan Cache from Latents."
+            )
         if len(self.trigger_word) > _LONGEST_TRIGGER:
             raise ConfigError(
                 f"trigger_word has {len(self.trigger_word):,} characters. Use at most {_LONGEST_TRIGGER}."

@@ -13,6 +13,7 @@ from .keeping import POLICIES, Policy
 from .latents import LATENT_SPACES, WAN21_LATENTS, WAN22_LATENTS, LatentSpace
 from .names import ACTIVATIONS
 from .routing import Passage, Route, draw_passages, placed_routes, read_routes, tokens_by_layer
+from .s2v import given_behind, sizes_behind, tokens_behind
 from .scopes import scope
 from .shape import FACE_SIDE, FRAMES_BEFORE, Numerics, WanShape, block_of
 from .stages import CHUNK_TOKENS
@@ -47,6 +48,7 @@ __all__ = [
     "condition_kind",
     "condition_named",
     "draw_passages",
+    "given_behind",
     "lengthened",
     "model_without_values",
     "models_of",
@@ -56,6 +58,8 @@ __all__ = [
     "scope",
     "sent",
     "shared_out",
+    "sizes_behind",
+    "tokens_behind",
     "tokens_by_layer",
     "untraced",
 ]

@@ -92,9 +92,16 @@ class Conditioning:
         """Returns the clips with indices `places` (K,) int64 of the batch."""
         return self.each(lambda tensor: tensor.index_select(0, places))
 
+    def silent(self) -> Conditioning:
+        """Returns the same tensors with sound 0, as ComfyUI's node gives them beside a negative prompt (S2V)."""
+        return self if self.sound is None else replace(self, sound=torch.zeros_like(self.sound))
+
     def doubled(self) -> Conditioning:
-        """Returns every tensor repeated twice along the batch, for two predictions in one pass."""
-        return self.each(lambda tensor: torch.cat([tensor] * 2))
+        """Returns every tensor twice along the batch, `silent` in the second half, for two predictions in one pass."""
+        twice, silent = self.each(lambda tensor: torch.cat([tensor] * 2)), self.silent()
+        if self.sound is None or silent.sound is None:
+            return twice
+        return replace(twice, sound=torch.cat([self.sound, silent.sound]))
 
 
 @dataclass(frozen=True)
@@ -143,6 +150,11 @@ class ConditionKind:
         return 2 if {"vace", "pose"} & {*self.tensors} else int(bool(self.tensors))
 
     @property
+    def of_graph(self) -> bool:
+        """True if only the nodes of a graph make the tensors, neither the clip's frames nor files next to it (S2V)."""
+        return bool(self.tensors) and not (self.frames or self.files or self.optional_files)
+
+    @property
     def in_context(self) -> bool:
         """True when clips have context streams, whose number and sizes differ (Bernini-R)."""
         return STREAMS[0] in self.tensors
@@ -182,6 +194,7 @@ _KINDS = (
     ConditionKind("camera_vision", (*_WITH_VISION, "camera"), latents=1, frames=(0,), files=("camera",)),
     ConditionKind("context", STREAMS[:1], optional=STREAMS[1:], optional_files=_CONTEXT_FILES),
     ConditionKind("animate", _ANIMATE, latents=1, mask=4, files=("ref1", "pose", "face")),
+    ConditionKind("s2v", ("sound", "pose_video"), optional=("reference", "frames_before")),
 )
 CONDITION_KINDS = {kind.name: kind for kind in _KINDS}
 """The index of a kind is part of the cache keys of synthetic entries: append new kinds at the end."""
@@ -236,7 +249,7 @@ def check_conditioning(shape: WanShape, latent: Tensor, timestep: Tensor, text: 
     _expect("pose", given.pose, (batch, shape.pose_channels, animated, height, width))
     side = FACE_SIDE if shape.face_layers else 0
     _expect("face", given.face, (batch, 3 if side else 0, 4 * animated - 3, side, side))
-    image = shape.out_channels if shape.sound_layers else shape.reference_channels
+    image = shape.out_channels if shape.sound_channels else shape.reference_channels
     if given.reference is not None:
         _expect("reference", given.reference, (batch, image, height, width))
     _check_sound(shape, latent, timestep, given)
@@ -265,7 +278,7 @@ def _check_driven(shape: WanShape, latent: Tensor, timestep: Tensor, given: Cond
 
 def _check_sound(shape: WanShape, latent: Tensor, timestep: Tensor, given: Conditioning) -> None:
     batch, _, frames, height, width = latent.shape
-    channels = shape.out_channels if shape.sound_layers else 0
+    channels = shape.out_channels if shape.sound_channels else 0
     sizes = {
         "sound": (batch, shape.sound_depth, shape.sound_channels, 4 * frames),
         "pose_video": (batch, channels, frames, height, width),

@@ -63,8 +63,8 @@ def driven_spans(grid: tuple[int, int, int], references: int, *, replaces: bool)
 
 def refuse_driven(shape: WanShape, what: str, remedy: str) -> None:
     """Raises ConfigError if the model has tokens behind the video; `what`: the feature, start of the sentence."""
-    if shape.pose_stream_channels or shape.sound_layers:
-        whose = "S2V, whose reference" if shape.sound_layers else "SCAIL, whose pose"
+    if shape.pose_stream_channels or shape.sound_channels:
+        whose = "S2V, whose reference" if shape.sound_channels else "SCAIL, whose pose"
         raise ConfigError(f"{what} does not work with {whose} tokens are no frames of the video. {remedy}.")
 
 

@@ -9,6 +9,7 @@ Source of the maths: Wan2.2 S2V, as ComfyUI's class has it.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Sequence
 from typing import Protocol, cast
 
 import torch
@@ -134,21 +135,44 @@ def sound_tokens(model: _Embeddings, latent: Tensor, given: Conditioning) -> Ten
 
 
 def sound_spans(grid: tuple[int, int, int], given: Conditioning) -> tuple[Span, ...]:
-    """Returns the RoPE positions of `sound_tokens`; `grid`: frames, rows and columns of the video's tokens.
+    """Returns the RoPE positions of `sound_tokens`; `grid`: frames, rows and columns of the video's tokens."""
+    return Span(grid), *_spans_behind(
+        grid, reference=given.reference is not None, before=given.frames_before is not None
+    )
 
-    Packed tokens of the frames before the clip are spread evenly from the first to the last row and column.
+
+def tokens_behind(grid: tuple[int, int, int], given: Conditioning) -> int:
+    """Returns the number of tokens of `sound_tokens` behind the video."""
+    return sum(math.prod(span.grid) for span in sound_spans(grid, given)[1:])
+
+
+def sizes_behind(latent: tuple[int, ...], names: Collection[str]) -> tuple[tuple[int, int, int], ...]:
+    """Returns latent frames, height and width of as many tokens as are behind a clip (F, H, W) with these tensors.
+
+    One size for a reference image, three for the frames before the clip.
     """
+    grid = (latent[0], latent[1] // 2, latent[2] // 2)
+    spans = _spans_behind(grid, reference="reference" in names, before="frames_before" in names)
+    return tuple((span.grid[0], 2 * span.grid[1], 2 * span.grid[2]) for span in spans)
+
+
+def given_behind(sizes: Sequence[object]) -> tuple[bool, bool]:
+    """Returns whether clips with the `sizes_behind` have a reference image, and frames before them."""
+    return len(sizes) % len(_PACKED) == 1, len(sizes) >= len(_PACKED)
+
+
+def _spans_behind(grid: tuple[int, int, int], *, reference: bool, before: bool) -> tuple[Span, ...]:
+    """Packed tokens of the frames before the clip are spread evenly from the first to the last row and column."""
     frames, height, width = grid
-    found = [Span(grid)]
-    if given.reference is not None:
+    found: list[Span] = []
+    if reference:
         found.append(Span((1, height, width), (max(_REFERENCE_TIME, frames + _REFERENCE_GAP), 0.0, 0.0)))
-    if given.frames_before is not None:
-        start = 0
-        for count, by in _PACKED:
-            start -= count
-            sides = height // by, width // by
-            steps = ((whole - 1) / max(side - 1, 1) for whole, side in zip((height, width), sides, strict=True))
-            found.append(Span((count // by, *sides), (start, 0.0, 0.0), (1.0, *steps)))
+    start = 0
+    for count, by in _PACKED if before else ():
+        start -= count
+        sides = height // by, width // by
+        steps = ((whole - 1) / max(side - 1, 1) for whole, side in zip((height, width), sides, strict=True))
+        found.append(Span((count // by, *sides), (start, 0.0, 0.0), (1.0, *steps)))
     return tuple(found)
 
 
@@ -166,11 +190,6 @@ def sound_timesteps(timestep: Tensor, frames: int, given: Conditioning) -> tuple
 def sound_rows(sound: Tensor, rows: int) -> Tensor:
     """sound (B, F, K + 1, D) -> (B, `rows`, K + 1, D), each frame repeated for its rows."""
     return sound.repeat_interleave(rows // sound.shape[1], dim=1)
-
-
-def tokens_behind(grid: tuple[int, int, int], given: Conditioning) -> int:
-    """Returns the number of tokens of `sound_tokens` behind the video."""
-    return sum(math.prod(span.grid) for span in sound_spans(grid, given)[1:])
 
 
 def _embedded(layer: nn.Module, video: Tensor, dtype: torch.dtype) -> Tensor:

@@ -105,7 +105,7 @@ class WanShape(Config):
 
     def shortened(self, layers: int, vace: int, attending: Iterable[int] = ()) -> WanShape:
         """Returns the shape with `layers` blocks, `vace` of them with a VACE hint, and these `attending_layers`."""
-        name = "sound_layers" if self.sound_layers else "face_layers"
+        name = "sound_layers" if self.sound_channels else "face_layers"
         return replace(self, num_layers=layers, vace_layers=tuple(range(vace)), **{name: tuple(attending)})
 
     @property

@@ -151,7 +151,7 @@ class WanTransformer(nn.Module):
             self.pose_patch_embedding = nn.Conv3d(shape.pose_channels, shape.dim, kernel_size=PATCH, stride=PATCH)
         if shape.face_layers:
             self.motion_encoder, self.face_encoder = MotionEncoder(), FaceEncoder(shape, self.numerics)
-        if shape.sound_layers:
+        if shape.sound_channels:
             self.casual_audio_encoder = SoundEncoder(shape, self.numerics)
             self.cond_encoder = nn.Conv3d(shape.out_channels, shape.dim, kernel_size=PATCH, stride=PATCH)
             self.frame_packer = frame_packer(shape.dim, shape.out_channels)
@@ -299,7 +299,7 @@ class WanTransformer(nn.Module):
             time,
             constants,
             reference_tokens=_in_front(self.shape, given, tokens.shape[1], grid),
-            context_tokens=tokens_behind(grid, given) if self.shape.sound_layers else _behind(given),
+            context_tokens=tokens_behind(grid, given) if self.shape.sound_channels else _behind(given),
             control=control,
             hint_strength=given.vace_strength,
             passages=passages if part is None else part.passages,
@@ -324,7 +324,7 @@ class WanTransformer(nn.Module):
         if given.references is not None:
             spans = driven_spans(grid_of(latent), given.references.shape[2], replaces=given.replaces)
         own_rows = None
-        if self.shape.sound_layers:
+        if self.shape.sound_channels:
             spans = sound_spans(grid_of(latent), given)
             timestep, own_rows = sound_timesteps(timestep, frames, given)
         tokens = tokens if part is None else part.of(tokens)
@@ -361,7 +361,7 @@ class WanTransformer(nn.Module):
     def _embed_video(self, latent: Tensor, given: Conditioning) -> Tensor:
         """Returns the tokens of video and context streams, `driven_tokens` or `sound_tokens`: (B, N, D) in the compute
         dtype."""
-        if self.shape.sound_layers:
+        if self.shape.sound_channels:
             return sound_tokens(self, latent, given)
         if given.references is not None:
             return driven_tokens(self, latent, given)
@@ -440,7 +440,7 @@ def _in_front(shape: WanShape, given: Conditioning, tokens: int, grid: tuple[int
     """Returns the number of reference tokens before the video's; `tokens`: of all; `grid`: of the video."""
     if given.references is not None:
         return given.references.shape[2] * grid[1] * grid[2]
-    return 0 if given.reference is None or shape.sound_layers else tokens // (1 + grid[0])
+    return 0 if given.reference is None or shape.sound_channels else tokens // (1 + grid[0])
 
 
 def _behind(given: Conditioning) -> int:

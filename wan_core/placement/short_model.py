@@ -13,7 +13,18 @@ from torch import Tensor, nn
 
 from ..errors import ConfigError
 from ..kernels import attention_kernel
-from ..model import FACE_SIDE, TEXT_LENGTH, Conditioning, Numerics, Passage, Policy, WanShape, WanTransformer
+from ..model import (
+    FACE_SIDE,
+    FRAMES_BEFORE,
+    TEXT_LENGTH,
+    Conditioning,
+    Numerics,
+    Passage,
+    Policy,
+    WanShape,
+    WanTransformer,
+    given_behind,
+)
 from ..model.attention import WanAttention, WanSelfAttention
 from ..model.face import FaceAttention
 from ..model.heads import TO_HEADS, Arriving, TokenSeat, shares
@@ -250,6 +261,9 @@ class MetaBatch:
         count, grid = step.batch_size, (step.latent_frames, step.latent_height, step.latent_width)
         driven = shape.out_channels if shape.pose_stream_channels else 0  # SCAIL: one reference, a pose video
         one, small = (1, *grid[1:]), (grid[0], grid[1] // 2, grid[2] // 2)
+        # S2V: sound, a pose video, and behind the video what step.context says.
+        speaking = shape.out_channels if shape.sound_channels else 0
+        reference, before = given_behind(step.context)
         rays = (step.latent_frames, *(shape.camera_stride * side for side in grid[1:]))
 
         def video(channels: int, size: tuple[int, ...] = grid) -> Tensor | None:
@@ -262,14 +276,17 @@ class MetaBatch:
             vace=video(shape.vace_channels if shape.vace_layers else 0),
             camera=video(shape.camera_channels, rays),
             image_tokens=empty(count, rows, shape.image_dim) if rows else None,
-            reference=video(shape.reference_channels, grid[1:]),
+            reference=video(speaking * reference or shape.reference_channels, grid[1:]),
             references=video(driven, one),
             pose_stream=video(driven, small),
             reference_masks=video(shape.identity_channels, one),
             pose_masks=video(shape.identity_channels, small),
-            context=tuple(empty(count, shape.out_channels, *size) for size in step.context),
+            context=() if speaking else tuple(empty(count, shape.out_channels, *size) for size in step.context),
             pose=video(shape.pose_channels, (grid[0] - 1, *grid[1:])),
             face=video(3 if shape.face_layers else 0, (4 * grid[0] - 7, FACE_SIDE, FACE_SIDE)),
+            sound=video(shape.sound_depth if speaking else 0, (shape.sound_channels, 4 * grid[0])),
+            pose_video=video(speaking),
+            frames_before=video(speaking * before, (FRAMES_BEFORE, *grid[1:])),
         )
         text = empty(count, step.text_rows, shape.text_dim)
         return cls(latent, noise, noised, empty(count), text, given)

@@ -80,7 +80,7 @@ def guided_velocity(
         else:
             positive = model(latent, timestep, inputs.text, conditioning)
             with model.without_blocks(guidance.skip_layers) if in_negative else nullcontext():
-                negative = model(latent, timestep, inputs.negative_text, conditioning)
+                negative = model(latent, timestep, inputs.negative_text, conditioning and conditioning.silent())
         velocity = negative + inputs.scale * (positive - negative)
         if guidance.zero_star:
             velocity = velocity - _zero_star(latent, positive, negative, sigma, inputs.scale)

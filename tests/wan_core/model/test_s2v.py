@@ -131,3 +131,15 @@ def test_token_routes_and_timesteps_of_frames_are_refused() -> None:
         model(latent, timestep, text, given_of(inputs), passages)
     with pytest.raises(ConfigError, match="S2V has one timestep for a clip"):
         model(latent, timestep[:, None].expand(-1, 2), text, given_of(inputs))
+
+
+def test_a_negative_prompt_hears_nothing_as_comfyuis_node_gives_it() -> None:
+    given = given_of(inputs_of("s2v"))
+    twice, silent = given.doubled(), given.silent()
+    assert given.sound is not None
+    assert twice.sound is not None
+    assert torch.equal(twice.sound, torch.cat([given.sound, torch.zeros_like(given.sound)]))
+    assert silent.sound is not None
+    assert not silent.sound.any()
+    assert silent.pose_video is given.pose_video
+    assert given_of(inputs_of("s2v silent")).doubled().sound is None

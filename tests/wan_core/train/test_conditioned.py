@@ -18,6 +18,7 @@ from tests.support.tiny_run import (
     TINY_FLF2V,
     TINY_I2V,
     TINY_I2V_21,
+    TINY_S2V,
     TINY_SCAIL2,
     TINY_TI2V,
     TINY_VACE,
@@ -68,6 +69,7 @@ KINDS = {
     "vace, given as data": TINY_VACE,
     "camera, given as data": TINY_CAMERA,
     "SCAIL-2, given as data": TINY_SCAIL2,
+    "S2V, given as data": TINY_S2V,
 }
 
 

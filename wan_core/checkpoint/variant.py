@@ -19,6 +19,7 @@ from ..model import (
     WanShape,
     block_of,
     condition_kind,
+    sizes_behind,
 )
 from .catalogue import HIGH, LOW, expert_said, file_words, guess, look_alikes, names_of
 from .foreign_files import recognise, refuse_quantizers
@@ -63,6 +64,10 @@ class WanVariant:
     def num_frames(self, latent_frames: int) -> int:
         """Returns the number of frames of a clip; the inverse of `latent_frames`."""
         return (latent_frames - 1 - self.conditioning.leading_frames) * self.latents.temporal_stride + 1
+
+    def behind(self, latent: tuple[int, int, int]) -> tuple[tuple[int, int, int], ...]:
+        """Returns the sizes of the tokens behind a clip (F, h, w) that is not known yet: S2V's reference image."""
+        return sizes_behind(latent, ("reference",)) if self.shape.sound_channels else ()
 
     @property
     def size_multiple(self) -> int:

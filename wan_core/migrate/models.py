@@ -87,7 +87,9 @@ def kind_of(said: str) -> Kind | None:
         del parts[-1]
     words = "/".join(parts[-2:])
     if _UNTRAINED.search(words):
-        raise ConfigError(f"{said[:80]} is a model that is driven by sound or Animate-2. It is not trained here.")
+        raise ConfigError(
+            f"{said[:80]} is a model that is driven by sound or Animate-2. Its settings are not imported."
+        )
     name = next((name for pattern, name in _RULES if re.search(pattern, words)), "")
     return KINDS.get(name)
 

@@ -170,9 +170,9 @@ def _spans_behind(grid: tuple[int, int, int], *, reference: bool, before: bool) 
     start = 0
     for count, by in _PACKED if before else ():
         start -= count
-        sides = height // by, width // by
-        steps = ((whole - 1) / max(side - 1, 1) for whole, side in zip((height, width), sides, strict=True))
-        found.append(Span((count // by, *sides), (start, 0.0, 0.0), (1.0, *steps)))
+        rows, columns = height // by, width // by
+        step = (1.0, (height - 1) / max(rows - 1, 1), (width - 1) / max(columns - 1, 1))
+        found.append(Span((count // by, rows, columns), (start, 0.0, 0.0), step))
     return tuple(found)
 
 

@@ -362,3 +362,11 @@ def test_the_average_beside_a_distilled_model_is_left_out() -> None:
     both = [header(shapes_of(SMALL), "wan.safetensors", prefix).tensors for prefix in ("generator.", "generator_ema.")]
     found = detect_variant(CheckpointHeader(Path("wan.safetensors"), {**both[0], **both[1]}, {}, 0))
     assert (found.family.task, found.shape.num_layers) == ("t2v", 30)
+
+
+def test_a_clip_of_s2v_that_is_not_known_yet_is_planned_with_a_reference_image() -> None:
+    found = {
+        name: detect_variant(header(FAMILIES[name][0], "wan.safetensors")).behind((20, 60, 104))
+        for name in ("s2v", "scail")
+    }
+    assert found == {"s2v": ((1, 60, 104),), "scail": ()}

@@ -3,8 +3,7 @@
     python benchmarks/core_conditioning.py --comfyui PATH --python PYTHON_OF_COMFYUI
 
 PATH: a ComfyUI tree of 0.33 or newer. Tiny models of random weights: Bernini-R, Animate, SCAIL, SCAIL-2, Fun Camera,
-HuMo-17B (with sound, and without), HuMo-1.7B, and S2V (with a reference image and frames before the clip, and with
-sound alone).
+HuMo-17B, HuMo-1.7B, S2V (with a reference image and frames before the clip, and with sound alone).
 Prints what each cached, the sizes of its previews and how far the LoRA moves the samples. Exit code 1 if a graph fails.
 """
 

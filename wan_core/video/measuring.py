@@ -18,6 +18,9 @@ from .picture import Orientation, orientation_of
 if TYPE_CHECKING:
     from av.video.frame import VideoFrame
 
+_TALLEST = 4 * SMALL_WIDTH
+"""greatest height of the small picture"""
+
 
 def measure_footage(path: Path, cuts_s: Sequence[float] = ()) -> list[Measures]:
     """Returns the measures of each shot of a clip: of the stretches between `cuts_s`, ascending, in seconds."""
@@ -33,7 +36,7 @@ def measure_footage(path: Path, cuts_s: Sequence[float] = ()) -> list[Measures]:
                 found.append(meter.result(time_s))
                 meter = Meter()
             plane, black = _luma(frame)
-            height = max(8, round(SMALL_WIDTH * frame.height / frame.width))
+            height = min(max(8, round(SMALL_WIDTH * frame.height / frame.width)), _TALLEST)
             small = scaler.reformat(
                 frame, width=SMALL_WIDTH, height=height, format="gray", interpolation=Interpolation.AREA, threads=1
             )

@@ -222,7 +222,7 @@ def test_the_command_copies_what_the_mirror_lacks_and_says_what_it_could_not(
     settings.write_text("{}")
     for options, sentence in (
         (("--trackers", str(settings)), "The settings name no mirror."),
-        ((), "No trackers.json says whom to send to."),
+        ((), "No trackers.json was found."),
     ):
         lacking = server.command("send", str(run.directory), *options)
         assert lacking.returncode == ExitCode.BAD_INPUT

@@ -3,18 +3,20 @@
     python benchmarks/core_conditioning.py --comfyui PATH --python PYTHON_OF_COMFYUI
 
 PATH: a ComfyUI tree of 0.33 or newer. Tiny models of random weights: Bernini-R, Animate, SCAIL, SCAIL-2, Fun Camera,
-HuMo-17B, HuMo-1.7B.
+HuMo-17B, HuMo-1.7B, S2V (with a reference image and frames before the clip, and with sound alone).
 Prints what each cached, the sizes of its previews and how far the LoRA moves the samples. Exit code 1 if a graph fails.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 import wave
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,8 @@ class Case:
     name: str
     shape: WanShape
     nodes: Callable[[], Graph]
+    sizes: dict[str, Any] = field(default_factory=dict)
+    """sizes that ComfyUI does not read from the weights"""
 
 
 def main(arguments: list[str]) -> int:
@@ -74,7 +78,8 @@ def passed(comfy: ComfyServer, case: Case) -> bool:
     model = WanTransformer(case.shape)
     fill_at_random(model, torch.Generator().manual_seed(1))
     file = comfy.base / "models" / "diffusion_models" / f"{case.name}.safetensors"
-    save_file({to_file(name): value for name, value in model.state_dict().items()}, file)
+    stated = {"config": json.dumps({"transformer": case.sizes})} if case.sizes else None
+    save_file({to_file(name): value for name, value in model.state_dict().items()}, file, stated)
     try:
         entry = comfy.run(graph_of(case), timeout=3600)
         run = comfy.outputs(entry, "train")["wan_run"][0]
@@ -197,6 +202,16 @@ def humo() -> Graph:
     }
 
 
+def s2v(*, whole: bool = True) -> Graph:
+    further = {"ref_image": ["first", 0], "control_video": ["frames", 0], "ref_motion": ["frames", 0]} if whole else {}
+    return {
+        "sound": _node("LoadAudio", audio=SOUND),
+        "ear": _node("TinyWanSpeechEncoderLoader"),
+        "heard": _node("AudioEncoderEncode", audio_encoder=["ear", 0], audio=["sound", 0]),
+        "made": _conditioned("WanSoundImageToVideo", audio_encoder_output=["heard", 0], **further),
+    }
+
+
 def _conditioned(kind: str, **inputs: Any) -> dict[str, Any]:
     return _node(kind, positive=["text", 0], negative=["text", 0], vae=["vae", 0], **SIZES, **inputs)
 
@@ -207,6 +222,8 @@ def _node(kind: str, **inputs: Any) -> dict[str, Any]:
 
 _ANIMATE = _TINY | {"in_channels": 36, "image_dim": 1280, "pose_channels": 16, "num_layers": 5, "face_layers": (0,)}
 _HUMO = {"whisper_channels": 1280, "audio_width": 1536}
+_S2V = WanShape(**_TINY | {"num_layers": 5, "sound_channels": 64, "sound_depth": 25, "sound_layers": (0, 4)})
+_S2V_SIZES = {"audio_dim": 64, "audio_inject_layers": [0, 4]}
 CASES = (
     Case("bernini", WanShape(**_TINY), bernini),
     Case("animate", WanShape(**_ANIMATE), animate),
@@ -214,6 +231,8 @@ CASES = (
     Case("scail2", WanShape(**_SCAIL | {"identity_channels": 28}), scail2),
     Case("humo", WanShape(**_TINY | _HUMO | {"in_channels": 36}), humo),
     Case("small humo", WanShape(**_TINY | _HUMO), humo),
+    Case("s2v", _S2V, s2v, _S2V_SIZES),
+    Case("s2v sound alone", _S2V, partial(s2v, whole=False), _S2V_SIZES),
     Case("camera", WanShape(**_TINY | {"in_channels": 32, "image_dim": 1280, "camera_channels": 24}), camera),
 )
 

@@ -263,9 +263,11 @@ FAMILIES = (
         task="s2v",
         models=(Model(name="2.2 S2V-14B", dim=5120),),
         marks=("casual_audio_encoder.",),
-        template=replace(_UNKNOWN, official=Official(40, 4.5, 3.0, frames=80)),
+        conditioning="s2v",
+        template=Template(
+            "video_wan2_2_14B_s2v", 20, 6.0, 8.0, (640, 640, 77), official=Official(40, 4.5, 3.0, frames=80)
+        ),
         versions=("2.2", "2.2"),
-        trained=False,
     ),
     Family(
         task="animate",

@@ -262,12 +262,13 @@ def _step(size: tuple[int, int, int], variant: WanVariant, batch_size: int) -> S
     (width, height, frames), space = size, variant.latents
     grid = variant.size_multiple
     # 4n+1 frames and multiples of `grid` pixels, rounded down.
-    return StepShape(
+    step = StepShape(
         batch_size=batch_size,
         latent_frames=variant.latent_frames((frames - 1) // space.temporal_stride * space.temporal_stride + 1),
         latent_height=max(height // grid, 1) * grid // space.spatial_stride,
         latent_width=max(width // grid, 1) * grid // space.spatial_stride,
     )
+    return replace(step, context=variant.behind((step.latent_frames, step.latent_height, step.latent_width)))
 
 
 def _roles(body: Mapping[str, Any]) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from ...wan_core.checkpoint import WanVariant
 from ...wan_core.errors import DatasetError
 from ...wan_core.importers import TensorClip, checked_text
-from ...wan_core.model import WHISPER_WINDOW, ConditionKind, condition_named
+from ...wan_core.model import FRAMES_BEFORE, WHISPER_WINDOW, ConditionKind, condition_named
 from ...wan_core.model.conditioning import STREAMS
 from .sockets import ordinary
 
@@ -99,7 +99,8 @@ def _clip(
     _, values = _entry(conditioning, name)
     streams = values.get(_CONTEXT) or ()
     _check_streams(streams, name, variant, kind)
-    fields = (*kind.tensors, *kind.optional[: max(len(streams) - 1, 0)])
+    optional = [field for field in kind.optional if field in _OPTIONAL and values.get(_OPTIONAL[field]) is not None]
+    fields = (*kind.tensors, *(kind.optional[: len(streams) - 1] if streams else optional))
     return TensorClip(
         latent=ordinary(space.normalise(raw.cpu())),
         text=text_features(conditioning, name),
@@ -242,6 +243,41 @@ def _whisper(values: dict[str, Any], place: int, raw: Tensor, name: str, variant
     return ordinary(found)
 
 
+def _sound(values: dict[str, Any], place: int, raw: Tensor, name: str, variant: WanVariant) -> Tensor:
+    """Returns the features of the sound, (layers, C, 4 F); ComfyUI too leaves out those behind the clip."""
+    found = _one(_wired(values, "audio_embed", "audio_encoder_output", name, variant), place)[..., : 4 * raw.shape[1]]
+    wanted = [variant.shape.sound_depth, variant.shape.sound_channels, 4 * raw.shape[1]]
+    if list(found.shape) != wanted:
+        raise DatasetError(
+            f"The sound of {name} has shape {list(found.shape)}; {variant.name} reads {wanted}. Give "
+            "WanSoundImageToVideo the length of the clip and the output of AudioEncoderEncode with wav2vec2_large."
+        )
+    return ordinary(found.float().cpu())
+
+
+def _pose_video(values: dict[str, Any], place: int, _raw: Tensor, name: str, variant: WanVariant) -> Tensor:
+    return ordinary(_normalised(_one(_wired(values, "control_video", "control_video", name, variant), place), variant))
+
+
+def _reference(values: dict[str, Any], place: int, _raw: Tensor, name: str, variant: WanVariant) -> Tensor:
+    """Returns the latent of the reference image, (16, h, w); of several images ComfyUI too reads the last."""
+    image = _normalised(_one(values["reference_latents"][-1], place), variant)
+    if image.shape[1] != 1:
+        raise DatasetError(f"The reference of {name} has {image.shape[1]} latent frames. Give one image as ref_image.")
+    return ordinary(image[:, 0])
+
+
+def _frames_before(values: dict[str, Any], place: int, raw: Tensor, name: str, variant: WanVariant) -> Tensor:
+    """Returns the latent of the frames before the clip, (16, 19, h, w), zeros before the first one."""
+    if raw.shape[2] % 8 or raw.shape[3] % 8:
+        raise DatasetError(
+            f"{name} has frames before it (ref_motion), whose width and height must be multiples of 64. Crop the clips "
+            "to such a size, or leave ref_motion out."
+        )
+    found = _normalised(_one(values["reference_motion"], place), variant)[:, -FRAMES_BEFORE:]
+    return ordinary(torch.nn.functional.pad(found, (0, 0, 0, 0, FRAMES_BEFORE - found.shape[1], 0)))
+
+
 def _reference_masks(values: dict[str, Any], place: int, raw: Tensor, name: str, variant: WanVariant) -> Tensor:
     """Returns the masks (28, R, h, w) of references, the primary one first; ComfyUI stores it last, zeros behind it."""
     masks = _one(_wired(values, "ref_mask_28ch", "reference_image_mask", name, variant), place)
@@ -262,6 +298,7 @@ def _wired(values: dict[str, Any], key: str, wired: str, name: str, variant: Wan
     if found is None:
         node = "WanAnimateToVideo" if variant.conditioning.leading_frames else "WanSCAILToVideo"
         node = "WanHuMoImageToVideo" if variant.shape.whisper_channels else node
+        node = "WanSoundImageToVideo" if variant.shape.sound_channels else node
         raise DatasetError(
             f"The CONDITIONING of {name} has no {key}, and {variant.name} reads it. Send it through {node} "
             f"with {wired}."
@@ -278,12 +315,18 @@ _READ = {
     "pose": _pose,
     "face": _face,
     "whisper": _whisper,
+    "sound": _sound,
+    "pose_video": _pose_video,
+    "reference": _reference,
+    "frames_before": _frames_before,
     "pose_stream": _pose,
     "reference_masks": _reference_masks,
     "pose_masks": _pose_masks,
     "replaces": _replaces,
     **{stream: partial(_stream, index) for index, stream in enumerate(STREAMS)},
 }
+_OPTIONAL = {"reference": "reference_latents", "frames_before": "reference_motion"}
+"""optional tensors and their keys in a CONDITIONING"""
 
 
 def _one(batch: Tensor, place: int) -> Tensor:

@@ -68,6 +68,7 @@ MODELS = {
     "Wan 2.2 Animate-14B, fp8": Model(
         "wan2.2-animate-14B", "wan2.2_animate_14B_bf16.safetensors", "fp8_e4m3fn", frames=(33, 49)
     ),
+    "Wan 2.2 S2V-14B, fp8": Model("wan2.2-s2v-14B", "wan2.2_s2v_14B_bf16.safetensors", "fp8_e4m3fn", frames=(33, 77)),
     "Wan 2.2 TI2V-5B, 1280x704": Model("wan2.2-ti2v-5B", "wan2.2_ti2v_5B_bf16.safetensors", size="1280x704"),
     "Wan 2.2 I2V-A14B expert, fp8, two cards": Model(
         "wan2.2-i2v-A14B-expert", "wan2.2_i2v_high_noise_14B_bf16.safetensors", "fp8_e4m3fn", cards=2

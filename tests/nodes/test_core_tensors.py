@@ -124,6 +124,50 @@ def test_what_core_animate_makes_is_read_by_the_names_of_the_model(core: Any, mo
         list(core.read_clips([{"samples": raw}], [conditioning(**values)], variant))
 
 
+def of_s2v(models: Any) -> tuple[Any, Any]:
+    variant, theirs = models("wan_tiny_t2v")
+    families = sys.modules[type(variant.family).__module__].FAMILIES
+    shape = replace(variant.shape, sound_channels=6, sound_depth=2, sound_layers=(0,))
+    return replace(variant, family=next(one for one in families if one.task == "s2v"), shape=shape), theirs
+
+
+def test_what_core_s2v_makes_is_read_by_the_names_of_the_model(core: Any, models: Any) -> None:
+    variant, theirs = of_s2v(models)
+    raw, pose, motion = drawn(1, 16, 3, 8, 8), drawn(1, 16, 3, 8, 8, seed=2), drawn(1, 16, 5, 8, 8, seed=3)
+    images = [drawn(1, 16, 1, 8, 8, seed=seed) for seed in (4, 5)]
+    values = {"audio_embed": drawn(1, 2, 6, 16), "control_video": pose}
+    (clip,) = core.read_clips([{"samples": raw}], [conditioning(**values)], variant)
+    assert clip.condition.keys() == {"sound", "pose_video"}
+    assert torch.equal(clip.condition["sound"], values["audio_embed"][0, :, :, :12])
+    torch.testing.assert_close(clip.condition["pose_video"], theirs.process_latent_in(pose)[0], atol=1e-6, rtol=1e-6)
+    more = values | {"reference_latents": images, "reference_motion": motion}
+    (clip,) = core.read_clips([{"samples": raw}], [conditioning(**more)], variant)
+    expected = theirs.process_latent_in(images[1])[0, :, 0]
+    torch.testing.assert_close(clip.condition["reference"], expected, atol=1e-6, rtol=1e-6)
+    before = clip.condition["frames_before"]
+    assert before.shape == (16, 19, 8, 8)
+    assert not before[:, :14].any()
+    torch.testing.assert_close(before[:, 14:], theirs.process_latent_in(motion)[0], atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "side", "said"),
+    [
+        ({"audio_embed": None}, 8, "no audio_embed, .* Send it through WanSoundImageToVideo with audio_encoder_output"),
+        ({"audio_embed": drawn(1, 2, 6, 11)}, 8, r"sound of latent 1 has shape \[2, 6, 11\]; .* reads \[2, 6, 12\]"),
+        ({"control_video": None}, 8, "no control_video"),
+        ({"reference_motion": drawn(1, 16, 5, 8, 6)}, 6, "must be multiples of 64"),
+        ({"reference_latents": [drawn(1, 16, 2, 8, 8)]}, 8, "2 latent frames. Give one image as ref_image"),
+    ],
+)
+def test_what_core_s2v_makes_of_another_clip_is_refused(
+    core: Any, models: Any, change: dict[str, Any], side: int, said: str
+) -> None:
+    values = {"audio_embed": drawn(1, 2, 6, 12), "control_video": drawn(1, 16, 3, 8, side)} | change
+    with pytest.raises(ValueError, match=said):
+        list(core.read_clips([{"samples": drawn(1, 16, 3, 8, side)}], [conditioning(**values)], of_s2v(models)[0]))
+
+
 @pytest.mark.filterwarnings("ignore:Using torch.cross without:UserWarning")  # core's own
 def test_the_camera_path_of_core_is_cached_as_the_sampler_is_given_it(
     core: Any, pack_nodes: dict[str, Any], tmp_path: Path

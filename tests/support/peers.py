@@ -10,6 +10,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +24,7 @@ sys.path.insert(0, str(ROOT))
 from tests.support.golden import FIXTURES, fill_at_random  # noqa: E402
 from wan_core.model import Conditioning, Numerics, WanShape, WanTransformer  # noqa: E402
 
-VECTORS = FIXTURES / "peers.safetensors"
+VECTORS, S2V_VECTORS = FIXTURES / "peers.safetensors", FIXTURES / "peers_s2v.safetensors"
 _SIZES = {"dim": 56, "ffn_dim": 64, "num_heads": 2, "num_layers": 2, "text_dim": 32}
 _SCAIL = WanShape(**_SIZES, in_channels=20, image_dim=1280, pose_stream_channels=20)
 _SCAIL2 = WanShape(**_SCAIL.to_dict() | {"identity_channels": 28})
@@ -38,25 +39,34 @@ CASES = {
     "humo 17B silent": (replace(_HUMO, in_channels=36), {"references": 1, "silent": 1}),
 }
 """case -> sizes of the model, and of its inputs"""
+_S2V = WanShape(**_SIZES | {"num_layers": 5}, sound_channels=24, sound_depth=3, sound_layers=(0, 4))
+S2V_CASES = {
+    "s2v": (_S2V, {"sound": 1, "reference": 1}),
+    "s2v goes on": (_S2V, {"sound": 1, "reference": 1, "frames_before": 1}),
+    "s2v silent": (_S2V, {}),
+}
+ALL = CASES | S2V_CASES
 Inputs = dict[str, Tensor]
 
 
 def model_of(case: str, numerics: Numerics | None = None) -> WanTransformer:
     """Returns the model of a case, in float32."""
-    model = WanTransformer(CASES[case][0], numerics)
+    model = WanTransformer(ALL[case][0], numerics)
     fill_at_random(model, torch.Generator().manual_seed(100))
     return model
 
 
 def inputs_of(case: str) -> Inputs:
     """Returns the inputs of a case: latent, timestep, text, and the fields of Conditioning."""
-    shape, sizes = CASES[case]
+    shape, sizes = ALL[case]
     generator = torch.Generator().manual_seed(200)
     video, small = (3, 4, 8), (3, 2, 4)
 
     def noise(*sizes: int) -> Tensor:
         return torch.randn(2, *sizes, generator=generator)
 
+    if shape.sound_layers:
+        return _s2v_inputs(noise, sizes)
     count = (sizes["references"], *video[1:])
     found = {"latent": noise(16, *video), "timestep": torch.tensor([991.25, 437.5]), "text": noise(512, 32)}
     if shape.whisper_channels:
@@ -68,6 +78,12 @@ def inputs_of(case: str) -> Inputs:
         found |= {"reference_masks": noise(28, *count).sigmoid(), "pose_masks": noise(28, *small).sigmoid()}
         found["replaces"] = torch.tensor(float(sizes.get("replaces", 0)))
     return found
+
+
+def _s2v_inputs(noise: Callable[..., Tensor], sizes: dict[str, int]) -> Inputs:
+    found = {"latent": noise(16, 2, 8, 8), "timestep": torch.tensor([991.25, 437.5]), "text": noise(512, 32)}
+    others = {"sound": noise(3, 24, 8), "reference": noise(16, 8, 8), "frames_before": noise(16, 19, 8, 8)}
+    return found | {"pose_video": noise(16, 2, 8, 8)} | {name: others[name] for name in sizes}
 
 
 def given_of(inputs: Inputs) -> Conditioning:
@@ -85,12 +101,12 @@ def theirs(tree: str, python: str) -> Inputs:
     """Returns what the classes of a ComfyUI tree make of every case: `<case>.fp32`, and `<case>.fp64` without their
     roundings to float32."""
     tensors: Inputs = {}
-    for case in CASES:
+    for case in ALL:
         tensors |= {f"{case}.w.{name}": value for name, value in model_of(case).state_dict().items()}
         tensors |= {f"{case}.{name}": value for name, value in inputs_of(case).items()}
     with tempfile.TemporaryDirectory() as place:
         file, out = Path(place, "cases.safetensors"), Path(place, "out.safetensors")
-        save_file(tensors, file, {case: json.dumps(shape.to_dict()) for case, (shape, _) in CASES.items()})
+        save_file(tensors, file, {case: json.dumps(shape.to_dict()) for case, (shape, _) in ALL.items()})
         script = ROOT / "tests" / "tiny" / "peer_forward.py"
         subprocess.run([python, str(script), "comfyui", str(file), str(out), tree], check=True)
         return load_file(out)
@@ -98,8 +114,9 @@ def theirs(tree: str, python: str) -> Inputs:
 
 if __name__ == "__main__":
     found = theirs(*sys.argv[1:3])
-    save_file({name: value for name, value in found.items() if name.endswith("64")}, VECTORS)
-    for case in CASES:
+    for file, cases in ((VECTORS, CASES), (S2V_VECTORS, S2V_CASES)):
+        save_file({f"{case}.fp64": found[f"{case}.fp64"] for case in cases}, file)
+    for case in ALL:
         with torch.no_grad():
             off = (predicted(model_of(case), inputs_of(case)) - found[f"{case}.fp32"]).abs().max()
         print(f"{case}: float32 differs by {off:.1e} of {found[f'{case}.fp32'].abs().max():.2f}")  # noqa: T201

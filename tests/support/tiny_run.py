@@ -13,6 +13,7 @@ from safetensors.torch import save
 from tests.support.forked import ForkServer
 from wan_core.cache import CacheItem, CacheSet, LatentCache
 from wan_core.checkpoint import to_file
+from wan_core.dataset.conditioning import stream_sizes
 from wan_core.families import FAMILIES, Template
 from wan_core.files import Roots, atomic_write_json
 from wan_core.job.choose import choose_run, prepare_run
@@ -43,6 +44,7 @@ TINY_CAMERA = replace(TINY, in_channels=36, camera_channels=24)
 TINY_ANIMATE = replace(TINY_I2V_21, num_layers=5, pose_channels=16, face_layers=(0,))
 TINY_SCAIL2 = replace(TINY, in_channels=20, image_dim=1280, pose_stream_channels=20, identity_channels=28)
 TINY_HUMO = replace(TINY_I2V, whisper_channels=8, audio_width=32)
+TINY_S2V = replace(TINY, num_layers=5, sound_channels=1024, sound_depth=25, sound_layers=(0, 4))
 TINY_TI2V = replace(TINY, in_channels=48, out_channels=48)
 
 
@@ -93,6 +95,7 @@ def _kind_of(shape: WanShape) -> ConditionKind:
         "camera": shape.camera_channels,
         "animate": shape.pose_channels,
         "humo": shape.whisper_channels,
+        "s2v": shape.sound_layers,
     }
     return kind_of(next((task for task, mark in marks.items() if mark), tasks.get(shape.in_channels, "t2v")), shape)
 
@@ -116,12 +119,13 @@ def make_roots(
     text_rows: int = 0,
     context: Sequence[tuple[int, int, int]] = (),
     held_out: int = 0,
+    also: Sequence[str] = (),
 ) -> tuple[Roots, str]:
     """Base file and cache below `root`; returns the roots and the fingerprint of the cache set.
 
     `size` is (latent frames, latent height, latent width); of several `buckets` the clips take one each, in turn.
-    A text has `text_rows` rows, or a few. `context`: the sizes of the context streams of each clip. The last `held_out`
-    clips are evaluated only.
+    A text has `text_rows` rows, or a few. `context`: the sizes of the context streams of each clip. `also`: optional
+    tensors of each clip. The last `held_out` clips are evaluated only.
     """
     models, cache_root = root / "models", root / "runs" / "_cache"
     models.mkdir(parents=True, exist_ok=True)
@@ -135,6 +139,7 @@ def make_roots(
         return f"{number:064x}"
 
     items = []
+    behind: tuple[tuple[int, ...], ...] = ()
     for index in range(clips):
         frames, height, width = buckets[index % len(buckets)] if buckets else size
         cache.write_latent(key(index), torch.randn(space.channels, frames, height, width, generator=generator))
@@ -151,12 +156,17 @@ def make_roots(
                 "pose_masks": (28, frames, height // 2, width // 2),
                 "replaces": (1,),
                 "whisper": (frames, 8, 5, shape.whisper_channels),
+                "sound": (shape.sound_depth, shape.sound_channels, 4 * frames),
+                "pose_video": (16, frames, height, width),
+                "reference": (16, height, width),
+                "frames_before": (16, 19, height, width),
                 "vace": (96, frames, height, width),
                 "camera": (shape.camera_channels, frames, 8 * height, 8 * width),
             }
             sizes |= {name: (space.channels, *one) for name, one in zip(STREAMS, context, strict=False)}
-            names = STREAMS[: len(context)] if context else kind.tensors
+            names = STREAMS[: len(context)] if context else (*kind.tensors, *also)
             condition = {name: torch.randn(sizes[name], generator=given) for name in names}
+            behind = stream_sizes(condition)
             if "replaces" in condition:
                 condition["replaces"] = torch.ones(1)
             cache.write_condition(key(300 + index), condition)
@@ -171,7 +181,7 @@ def make_roots(
                 repeats=1,
                 name=f"clip_{index}.mp4",
                 condition_key=key(300 + index) if kind.tensors else "",
-                context=tuple(context),
+                context=behind,
             )
         )
     for number in (200, 201):

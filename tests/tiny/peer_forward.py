@@ -85,6 +85,12 @@ def comfyui(tree: str) -> tuple[Callable[[Shape], nn.Module], Run, list[Any]]:
             return wan.VaceWanModel(**settings | extra | {"model_type": "vace"})
         if shape["pose_channels"]:
             return animate.AnimateWanModel(**settings | {"model_type": "animate"})
+        if shape["sound_layers"]:
+            extra = {"audio_dim": shape["sound_channels"], "audio_inject_layers": shape["sound_layers"]}
+            del settings["flf_pos_embed_token_number"]
+            model = wan.WanModel_S2V(**settings | extra)
+            model.casual_audio_encoder.weights = nn.Parameter(torch.empty(1, shape["sound_depth"], 1, 1))
+            return model
         if shape["camera_channels"]:
             kind = "camera" if shape["image_dim"] else "camera_2.2"
             extra = {"model_type": kind, "in_dim_control_adapter": shape["camera_channels"]}
@@ -116,6 +122,11 @@ def comfyui(tree: str) -> tuple[Callable[[Shape], nn.Module], Run, list[Any]]:
         names = {"camera": "camera_conditions", "reference": "reference_latent"}
         names |= {"pose": "pose_latents", "face": "face_pixel_values"}
         extra: dict[str, Any] = {theirs: case[ours] for ours, theirs in names.items() if ours in case}
+        if shape["sound_layers"]:
+            names = {"sound": "audio_embed", "pose_video": "control_video", "frames_before": "reference_motion"}
+            extra = {theirs: case[ours] for ours, theirs in names.items() if ours in case}
+            if "reference" in case:
+                extra["reference_latent"] = case["reference"].unsqueeze(2)
         if "vace" in case:
             extra |= {"vace_context": case["vace"].unsqueeze(1), "vace_strength": [float(case["vace_strength"])]}
         if streams := sorted(name for name in case if name.startswith("context")):  # Bernini; not in 0.3.75
@@ -242,7 +253,7 @@ def main(program: str, cases: str, out: str, *tree: str) -> None:
     with safe_open(cases, "pt") as file, torch.no_grad():
         for name, text in file.metadata().items():
             shape = json.loads(text)
-            only_theirs = any(shape[f"{part}_channels"] for part in ("reference", "camera", "pose", "whisper"))
+            only_theirs = any(shape[f"{part}_channels"] for part in ("reference", "camera", "pose", "sound", "whisper"))
             if program == "diffusers" and (only_theirs or f"{name}.context1" in file.keys()):  # noqa: SIM118
                 continue  # it has no class for these
             keys = [key for key in file.keys() if key.startswith(f"{name}.")]  # noqa: SIM118

@@ -86,7 +86,7 @@ class CacheItem(Config):
     """keys in texts/: the positive and the negative prompt of a slider"""
     slider_prompts: tuple[str, ...] = ()
     context: tuple[tuple[int, ...], ...] = ()
-    """latent frames, height and width of each context stream (Bernini-R)"""
+    """latent frames, height and width of each context stream (Bernini-R), or of the tokens behind the video (S2V)"""
     references: int = 0
     """number of reference images (SCAIL)"""
 
@@ -315,7 +315,7 @@ def context_note(cache_set: CacheSet) -> str:
     """Returns the note that a text-to-video model trained on these clips becomes a Bernini-R model; "" without context
     streams."""
     counts = sorted({len(item.context) for item in cache_set.items if item.context})
-    if not counts:
+    if not counts or not cache_set.kind.in_context:
         return ""
     many = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     return (

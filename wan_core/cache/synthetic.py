@@ -31,6 +31,7 @@ _KINDS = tuple(CONDITION_KINDS)
 _DIGEST_START = len(_MARK) + 2 + 16
 _IMAGE_TOKENS, _IMAGE_WIDTH = 257, 1280
 _CAMERA_CHANNELS, _CAMERA_STRIDE, _IDENTITY_CHANNELS, _WHISPER_CHANNELS = 24, 8, 28, 1280
+_SOUND_DEPTH, _SOUND_CHANNELS = 25, 1024
 
 
 def synthetic_key(
@@ -107,6 +108,8 @@ def _draw_condition(
         "reference_masks": (_IDENTITY_CHANNELS, *one),
         "pose_masks": (_IDENTITY_CHANNELS, *small),
         "whisper": (frames, *WHISPER_WINDOW, _WHISPER_CHANNELS),
+        "sound": (_SOUND_DEPTH, _SOUND_CHANNELS, 4 * frames),
+        "pose_video": (WAN21_LATENTS.channels, frames, height, width),
     }
     for name in kind.tensors:
         if name == "channels" and kind.frames and kind.files in ((), ("mask",)):

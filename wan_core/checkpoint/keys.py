@@ -72,12 +72,20 @@ for _number, _attention in (("attn1", "self_attn"), ("attn2", "cross_attn")):
 _BLOCK_OF_DIFFUSERS = {ours: theirs for theirs, ours in _IN_BLOCK.items()}
 _TOP_OF_DIFFUSERS = {ours: theirs for theirs, ours in _TOP.items()}
 
-_FACE = "face_adapter.fuser_blocks."
-_FACED = re.compile(rf"^{re.escape(_FACE)}(\d{{1,3}})\.(.+)\Z", re.DOTALL)
-_IN_FACED = re.compile(r"^blocks\.(\d{1,4})\.face\.(.+)\Z", re.DOTALL)
-_FACE_SPACING = 5
-"""In Animate, every fifth block is followed by attention to the face. The engine has that attention in the block:
-`blocks.5.face.linear2` for `face_adapter.fuser_blocks.1.linear2`."""
+_FACED, _SOUNDING = range(0, 500, 5), (0, 4, 8, 12, 16, 20, 24, 27, 30, 33, 36, 39)
+"""blocks that attention to the face (Animate) or to the sound (S2V) follows"""
+_PARTS = (
+    ("face_adapter.fuser_blocks.", "", "face", _FACED),
+    ("audio_injector.injector_adain_layers.", ".linear", "sound.adain", _SOUNDING),
+    ("audio_injector.injector.", "", "sound", _SOUNDING),
+)
+"""official name before and after a number, name in a block, block of each number. The engine has such an attention in
+its block: `blocks.5.face.linear2` for `face_adapter.fuser_blocks.1.linear2`"""
+_OUTSIDE = [
+    (re.compile(rf"{re.escape(before)}(\d{{1,2}}){re.escape(after)}(\..+)?", re.DOTALL), inside, layers)
+    for before, after, inside, layers in _PARTS
+]
+_INSIDE = re.compile(r"blocks\.(\d{1,3})\.(face|sound\.adain|sound)(\..+)?", re.DOTALL)
 
 _LEAVES = (
     "weight|bias|scale_weight|scale_input|weight_scale|weight_scale_2|input_scale|comfy_quant"
@@ -89,8 +97,8 @@ _LEAF = re.compile(rf"^(.*?)(\.(?:{_LEAVES}))?\Z", re.DOTALL)
 
 def to_original(name: str) -> str:
     """Returns the engine's name for a diffusers or original name; returns unknown names unchanged."""
-    if name.startswith(_FACE):
-        return _in_block(name)
+    if (part := _in_block(name)) != name:
+        return part
     if match := _BLOCK.match(name):
         block, inner, leaf = match.groups()
         return f"{block}.{_IN_BLOCK.get(inner, inner)}{leaf or ''}"
@@ -100,15 +108,20 @@ def to_original(name: str) -> str:
 
 
 def _in_block(name: str) -> str:
-    """Returns the engine's name for an original one; the two differ in Animate's attention to the face."""
-    match = _FACED.match(name)
-    return f"blocks.{_FACE_SPACING * int(match[1])}.face.{match[2]}" if match else name
+    """Returns the engine's name for an original one; the two differ in attention to the face and to the sound."""
+    for pattern, inside, layers in _OUTSIDE:
+        if (match := pattern.fullmatch(name)) and int(match[1]) < len(layers):
+            return f"blocks.{layers[int(match[1])]}.{inside}{match[2] or ''}"
+    return name
 
 
 def to_file(module: str) -> str:
     """Returns the original name of a module or weight of the engine; the inverse of `to_original`."""
-    match = _IN_FACED.match(module)
-    return f"{_FACE}{int(match[1]) // _FACE_SPACING}.{match[2]}" if match else module
+    match = _INSIDE.fullmatch(module)
+    for before, after, inside, layers in _PARTS:
+        if match and match[2] == inside and int(match[1]) in layers:
+            return f"{before}{layers.index(int(match[1]))}{after}{match[3] or ''}"
+    return module
 
 
 def unwrapped(name: str) -> str:

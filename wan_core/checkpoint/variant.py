@@ -17,11 +17,11 @@ from ..model import (
     WAN21_LATENTS,
     WHISPER_WINDOW,
     ConditionKind,
-    InBlock,
     LatentSpace,
     WanShape,
     block_of,
     condition_kind,
+    sizes_behind,
 )
 from .catalogue import HIGH, LOW, expert_said, file_words, guess, look_alikes, names_of
 from .foreign_files import recognise, refuse_quantizers
@@ -66,6 +66,10 @@ class WanVariant:
     def num_frames(self, latent_frames: int) -> int:
         """Returns the number of frames of a clip; the inverse of `latent_frames`."""
         return (latent_frames - 1 - self.conditioning.leading_frames) * self.latents.temporal_stride + 1
+
+    def behind(self, latent: tuple[int, int, int]) -> tuple[tuple[int, int, int], ...]:
+        """Returns the sizes of the tokens behind a clip (F, h, w) that is not known yet: S2V's reference image."""
+        return sizes_behind(latent, ("reference",)) if self.shape.sound_channels else ()
 
     @property
     def size_multiple(self) -> int:
@@ -232,7 +236,10 @@ def _shape_of(tensors: Mapping[str, TensorInfo], file_name: str) -> WanShape:
             pose_channels=part("pose_patch_embedding.weight", 5, 1),
             whisper_channels=part("audio_proj.audio_proj_glob_1.layer.weight", 2, 1) // math.prod(WHISPER_WINDOW),
             audio_width=part("audio_proj.audio_proj_glob_norm.layer.weight", 1, 0),
-            face_layers=tuple(sorted({one.number for one in map(block_of, tensors) if one and _sees_face(one)})),
+            face_layers=_layers_with(tensors, "face"),
+            sound_channels=part("casual_audio_encoder.encoder.conv1_local.conv.weight", 3, 1),
+            sound_depth=part("casual_audio_encoder.weights", 4, 1),
+            sound_layers=_layers_with(tensors, "sound"),
         )
     except KeyError as error:
         refuse_quantizers(file_name, tensors)
@@ -251,8 +258,10 @@ def _count_blocks(tensors: Mapping[str, TensorInfo], part: str, file_name: str) 
     return len(numbers)
 
 
-def _sees_face(place: InBlock) -> bool:
-    return place.stream == "blocks" and place.inside.startswith("face.")
+def _layers_with(tensors: Mapping[str, TensorInfo], part: str) -> tuple[int, ...]:
+    """Returns the numbers of the main blocks that have the module `part`."""
+    inside = (place for place in map(block_of, tensors) if place and place.stream == "blocks")
+    return tuple(sorted({place.number for place in inside if place.inside.startswith(f"{part}.")}))
 
 
 def _space_of(channels: int) -> LatentSpace:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..errors import CacheError
-from ..model import FACE_SIDE, WHISPER_WINDOW, Conditioning
+from ..model import FACE_SIDE, FRAMES_BEFORE, WHISPER_WINDOW, Conditioning, sizes_behind
 from ..model.conditioning import STREAMS
 from .camera import packed_misfits, rays_of_packed
 
@@ -84,7 +84,9 @@ def _complete(name: str, tensor: Tensor) -> Tensor:
 
 
 def stream_sizes(tensors: Mapping[str, Tensor]) -> tuple[tuple[int, ...], ...]:
-    """Returns latent frames, height and width of each context stream of a clip."""
+    """Returns latent frames, height and width of each context stream of a clip, or of its tokens behind the video."""
+    if "pose_video" in tensors:
+        return sizes_behind(tuple(tensors["pose_video"].shape[1:]), set(tensors))
     return tuple(tuple(tensors[name].shape[1:]) for name in STREAMS if name in tensors)
 
 
@@ -96,6 +98,7 @@ def condition_misfits(tensors: Mapping[str, Tensor], latent_shape: Sequence[int]
         sides = {"c": channels, "F": frames, "h": height, "w": width, "H": 8 * height, "W": 8 * width}
         sides |= {"y": height // 2, "x": width // 2, "P": frames, "T": 4 * frames - 3, "S": FACE_SIDE}
         sides |= dict(zip("VG", WHISPER_WINDOW, strict=True))
+        sides |= {"A": 4 * frames, "B": FRAMES_BEFORE}
         sides["F"] += "pose" in tensors  # Animate's latent has the reference image as an extra first frame
     for name, tensor in tensors.items():
         shape, axes = tuple(tensor.shape), _AXES[name]
@@ -128,10 +131,14 @@ _AXES = {
     "pose": "cPhw",
     "face": "CTSS",
     "whisper": "FVGC",
+    "sound": "RCA",
+    "pose_video": "cFhw",
+    "frames_before": "cBhw",
     **dict.fromkeys(STREAMS, "cNYX"),
 }
 """axes of a clip's tensors: c, F, h, w: of its latent; H, W: of its pixels; y, x: half of h, w; P, T: latent and pixel
-frames without a reference image; S: FACE_SIDE; V, G: WHISPER_WINDOW; other letters: any size"""
+frames without a reference image; S: FACE_SIDE; V, G: WHISPER_WINDOW; A: sound features; B: FRAMES_BEFORE; other
+letters: any size"""
 assert set(_AXES) == set(CONDITION_TENSORS)
 _ON = 225 / 255
 _IDENTITIES = torch.tensor(

@@ -316,10 +316,11 @@ class DatasetConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if condition_named(self.conditioning).of_graph:
+        if (kind := condition_named(self.conditioning)).of_graph:
+            name, node = ("HuMo", "WanHuMo") if "whisper" in kind.tensors else ("S2V", "WanSound")
             raise ConfigError(
-                "HuMo hears the sound of a clip, which a folder does not give it yet. Send clips, sound and reference "
-                "image through WanHuMoImageToVideo in a graph, then into Wan Cache from Latents."
+                f"{name} hears the sound of a clip, which a folder does not give it yet. Send clips, sound and "
+                f"reference image through {node}ImageToVideo in a graph, then into Wan Cache from Latents."
             )
         if len(self.trigger_word) > _LONGEST_TRIGGER:
             raise ConfigError(

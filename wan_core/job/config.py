@@ -56,7 +56,7 @@ class DataConfig(Config):
     @classmethod
     def of(cls, fingerprint: str, cache_set: CacheSet) -> DataConfig:
         """Returns the config of a set in the cache."""
-        streams = max((len(item.context) for item in cache_set.items), default=0)
+        streams = max((len(item.context) for item in cache_set.items if cache_set.kind.in_context), default=0)
         return cls(fingerprint=fingerprint, num_items=len(cache_set.items), context_streams=streams)
 
 

@@ -14,8 +14,9 @@ from .keeping import POLICIES, Policy
 from .latents import LATENT_SPACES, WAN21_LATENTS, WAN22_LATENTS, LatentSpace
 from .names import ACTIVATIONS
 from .routing import Passage, Route, draw_passages, placed_routes, read_routes, tokens_by_layer
+from .s2v import given_behind, sizes_behind, tokens_behind
 from .scopes import scope
-from .shape import FACE_SIDE, WHISPER_WINDOW, InBlock, Numerics, WanShape, block_of
+from .shape import FACE_SIDE, FRAMES_BEFORE, WHISPER_WINDOW, Numerics, WanShape, block_of
 from .stages import CHUNK_TOKENS
 from .texts import TEXT_LENGTH, TEXT_STEP, lengthened
 from .transformer import WanTransformer, model_without_values, models_of, shared_out
@@ -25,6 +26,7 @@ __all__ = [
     "CHUNK_TOKENS",
     "CONDITION_KINDS",
     "FACE_SIDE",
+    "FRAMES_BEFORE",
     "LATENT_SPACES",
     "POLICIES",
     "SOUND_TOKENS",
@@ -36,7 +38,6 @@ __all__ = [
     "ConditionKind",
     "Conditioning",
     "Constants",
-    "InBlock",
     "LatentSpace",
     "Numerics",
     "Passage",
@@ -50,6 +51,7 @@ __all__ = [
     "condition_kind",
     "condition_named",
     "draw_passages",
+    "given_behind",
     "lengthened",
     "model_without_values",
     "models_of",
@@ -59,6 +61,8 @@ __all__ = [
     "scope",
     "sent",
     "shared_out",
+    "sizes_behind",
+    "tokens_behind",
     "tokens_by_layer",
     "untraced",
 ]

@@ -26,6 +26,7 @@ from .attention import WanCrossAttention, WanSelfAttention
 from .face import FaceAttention
 from .humo import SoundLayer
 from .names import UNREAD, naming
+from .s2v import SoundAttention
 from .shape import Numerics, WanShape
 from .stages import CHUNK_TOKENS, Shared, Stages, in_stages
 
@@ -46,7 +47,8 @@ class Constants(NamedTuple):
     image: Tensor | None = None
     """(B, M, D) compute dtype; None for variants without image tokens"""
     of_frames: Tensor | None = None
-    """(B, F, K, width) compute dtype: K tokens of each latent frame, of a face (Animate) or of sound (HuMo); or None"""
+    """(B, F, K, width) compute dtype: K tokens of each latent frame, of a face (Animate) or of sound (HuMo, S2V); or
+    None"""
 
     def declared(self, numerics: Numerics) -> Constants:
         """Returns the tensors in the dtypes above; FSDP2 may have cast the inputs to others."""
@@ -194,20 +196,24 @@ class _Layer(nn.Module):
 class WanBlock(_Layer):
     """A block of the main stream."""
 
-    def __init__(self, shape: WanShape, numerics: Numerics, *, sees_face: bool = False) -> None:
-        """`sees_face`: attention to the face tokens follows the feed-forward."""
+    def __init__(self, shape: WanShape, numerics: Numerics, number: int = 0) -> None:
+        """`number`: says whether attention to a face or to sound follows the feed-forward."""
         super().__init__(shape, numerics)
-        self.output_is_read = sees_face
-        self.face = FaceAttention(shape, numerics) if sees_face else None
+        self.output_is_read = number in shape.attending_layers
+        self.face = FaceAttention(shape, numerics) if number in shape.face_layers else None
+        self.sound = SoundAttention(shape, numerics) if number in shape.sound_layers else None
 
     def rest(self, tokens: Tensor, constants: Constants, shared: Shared) -> Tensor:
-        """Runs stage 2, then attention to the face where the block has it."""
-        tokens = super().rest(tokens, constants, shared)
-        return tokens if self.face is None else self.face(tokens, constants.of_frames)
+        """Runs stage 2, then attention to the face or the sound where the block has it."""
+        return self._attend_by_frame(super().rest(tokens, constants, shared), constants)
 
     def rest_again(self, tokens: Tensor, constants: Constants, shared: Shared) -> Tensor:
         """Recomputes `rest` for the backward pass: the result has the graph of `rest`, but undefined values."""
-        tokens = super().rest_again(tokens, constants, shared)
+        return self._attend_by_frame(super().rest_again(tokens, constants, shared), constants)
+
+    def _attend_by_frame(self, tokens: Tensor, constants: Constants) -> Tensor:
+        if self.sound is not None:
+            return self.sound(tokens, constants.of_frames, constants.time_rows.shape[1])
         return tokens if self.face is None else self.face(tokens, constants.of_frames)
 
     def forward(
@@ -222,7 +228,7 @@ class WanBlock(_Layer):
         recompute: Recompute | None = None,
     ) -> Tensor:
         """tokens (B, N, D) in the residual dtype -> same shape and dtype; the other tensors: fields of Constants."""
-        if self.face is None and self.audio_cross_attn_wrapper is None:
+        if self.face is None and self.sound is None and self.audio_cross_attn_wrapper is None:
             of_frames = None  # a chunk may then end inside a frame
         stages = Stages(self, self.mix, self.share, self.rest, self.chunk_tokens, self.hold, self.rest_again, self.keep)
         run = partial(in_stages if recompute is None else recompute, stages)

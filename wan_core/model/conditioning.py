@@ -12,7 +12,7 @@ from torch import Tensor
 from ..accelerator import backend_of
 from ..errors import ConfigError
 from .latents import WAN21_LATENTS
-from .shape import FACE_SIDE, WHISPER_WINDOW, WanShape
+from .shape import FACE_SIDE, FRAMES_BEFORE, WHISPER_WINDOW, WanShape
 
 
 def sent(tensor: Tensor, device: torch.device) -> Tensor:
@@ -52,7 +52,7 @@ class Conditioning:
     vace_strength: float = 1.0
     """factor of VACE's hints"""
     reference: Tensor | None = None
-    """(B, 16, H, W) latent of a reference image (Fun models with `ref_conv`); optional, without it no frame is added"""
+    """(B, 16, H, W) latent of a reference image (Fun models with `ref_conv`, S2V); optional: it adds one frame"""
     camera: Tensor | None = None
     """(B, 24, F, 8 H, 8 W) Pluecker rays at pixel size, four frames folded into channels (Fun-Control-Camera)"""
     context: tuple[Tensor, ...] = ()
@@ -81,6 +81,12 @@ class Conditioning:
     """(B, 3, 4 F - 7, 512, 512) pixels of a face video in [-1, 1], as many frames as the clip (Animate)"""
     whisper: Tensor | None = None
     """(B, F, 8, 5, 1280) features of the sound (HuMo): 8 frames around each latent frame, 5 groups of encoder layers"""
+    sound: Tensor | None = None
+    """(B, layers, C, 4 F) features of the sound from each layer of its encoder, 4 per latent frame (S2V); optional"""
+    pose_video: Tensor | None = None
+    """(B, 16, F, H, W) latent of a pose video, added to the clip's tokens; without one, zeros (S2V); optional"""
+    frames_before: Tensor | None = None
+    """(B, 16, 19, H, W) latent of the frames before the clip, zeros before the first one (S2V); optional"""
 
     def to(self, device: torch.device) -> Conditioning:
         """Returns the same tensors on `device`."""
@@ -91,8 +97,10 @@ class Conditioning:
         return self.each(lambda tensor: tensor.index_select(0, places))
 
     def negative(self) -> Conditioning:
-        """Returns what the negative pass of a guided prediction reads: for HuMo silence and an empty reference image,
-        as ComfyUI's node gives it; for other models the same."""
+        """Returns what the negative pass of a guided prediction reads, as ComfyUI's nodes give it: HuMo silence and an
+        empty reference image, S2V silence, other models the same."""
+        if self.sound is not None:
+            return replace(self, sound=torch.zeros_like(self.sound))
         if self.references is None or self.whisper is None:
             return self
         empty = WAN21_LATENTS.normalise(torch.zeros_like(self.references))
@@ -152,7 +160,8 @@ class ConditionKind:
 
     @property
     def of_graph(self) -> bool:
-        """True if only the nodes of a graph make the tensors, neither the clip's frames nor files next to it (HuMo)."""
+        """True if only the nodes of a graph make the tensors, neither the clip's frames nor files next to it (HuMo,
+        S2V)."""
         return bool(self.tensors) and not (self.frames or self.files or self.optional_files)
 
     @property
@@ -196,6 +205,7 @@ _KINDS = (
     ConditionKind("context", STREAMS[:1], optional=STREAMS[1:], optional_files=_CONTEXT_FILES),
     ConditionKind("animate", _ANIMATE, latents=1, mask=4, files=("ref1", "pose", "face")),
     ConditionKind("humo", ("references", "whisper")),
+    ConditionKind("s2v", ("sound", "pose_video"), optional=("reference", "frames_before")),
 )
 CONDITION_KINDS = {kind.name: kind for kind in _KINDS}
 """The index of a kind is part of the cache keys of synthetic entries: append new kinds at the end."""
@@ -252,8 +262,10 @@ def check_conditioning(shape: WanShape, latent: Tensor, timestep: Tensor, text: 
     _expect("face", given.face, (batch, 3 if side else 0, 4 * animated - 3, side, side))
     heard = frames if shape.whisper_channels else 0
     _expect("whisper", given.whisper, (batch, heard, *WHISPER_WINDOW, shape.whisper_channels))
+    image = shape.out_channels if shape.sound_channels else shape.reference_channels
     if given.reference is not None:
-        _expect("reference", given.reference, (batch, shape.reference_channels, height, width))
+        _expect("reference", given.reference, (batch, image, height, width))
+    _check_sound(shape, latent, timestep, given)
     _check_driven(shape, latent, timestep, given)
     _check_image_tokens(shape, batch, given.image_tokens)
     _check_context(shape, batch, timestep, given.context)
@@ -279,6 +291,26 @@ def _check_driven(shape: WanShape, latent: Tensor, timestep: Tensor, given: Cond
     _expect("pose_masks", given.pose_masks, (batch, shape.identity_channels, *small))
 
 
+def _check_sound(shape: WanShape, latent: Tensor, timestep: Tensor, given: Conditioning) -> None:
+    batch, _, frames, height, width = latent.shape
+    channels = shape.out_channels if shape.sound_channels else 0
+    sizes = {
+        "sound": (batch, shape.sound_depth, shape.sound_channels, 4 * frames),
+        "pose_video": (batch, channels, frames, height, width),
+        "frames_before": (batch, channels, FRAMES_BEFORE, height, width),
+    }
+    for name, wanted in sizes.items():
+        if (tensor := getattr(given, name)) is not None:
+            _expect(name, tensor, wanted)
+    if given.frames_before is not None and (height % 8 or width % 8):
+        raise ConfigError(
+            f"The latent is {_sizes(latent)}; S2V packs the frames before a clip by 8, so H and W must be multiples of "
+            "8. Use clips whose width and height are multiples of 64, or leave frames_before out."
+        )
+    if channels and timestep.ndim == 2:
+        raise ConfigError("S2V has one timestep for a clip, not one per latent frame. Give no first frame.")
+
+
 _WHAT = {
     "channels": "condition channels (mask and encoded frames, or a control video)",
     "vace": "VACE frames and masks",
@@ -291,6 +323,9 @@ _WHAT = {
     "pose": "a pose video",
     "face": "a face video",
     "whisper": "features of the sound",
+    "sound": "features of sound",
+    "pose_video": "the latent of a pose video",
+    "frames_before": "the latent of the frames before the clip",
 }
 
 
@@ -331,7 +366,8 @@ def _check_image_tokens(shape: WanShape, batch: int, tokens: Tensor | None) -> N
 def _reads_context(shape: WanShape) -> bool:
     """Returns whether a model of these sizes can read context streams: its only inputs are latent and text."""
     others = (shape.condition_channels, shape.image_dim, shape.vace_layers, shape.reference_channels)
-    return not any((*others, shape.camera_channels, shape.pose_stream_channels, shape.whisper_channels))
+    heard = (shape.whisper_channels, shape.sound_channels)
+    return not any((*others, *heard, shape.camera_channels, shape.pose_stream_channels))
 
 
 def _check_context(shape: WanShape, batch: int, timestep: Tensor, context: tuple[Tensor, ...]) -> None:

@@ -126,7 +126,7 @@ class MotionEncoder(nn.Module):
         return torch.cat(found)
 
 
-class _CausalConv(nn.Module):
+class CausalConv(nn.Module):
     """A causal convolution over time; it pads by repeating the first frame."""
 
     def __init__(self, before: int, behind: int) -> None:
@@ -147,8 +147,8 @@ class FaceEncoder(nn.Module):
     def __init__(self, shape: WanShape, numerics: Numerics) -> None:
         super().__init__()
         self.numerics = numerics
-        self.conv1_local = _CausalConv(_FEATURES, _HEADS * _HEAD_WIDTH)
-        self.conv2, self.conv3 = (_CausalConv(_HEAD_WIDTH, _HEAD_WIDTH) for _ in range(2))
+        self.conv1_local = CausalConv(_FEATURES, _HEADS * _HEAD_WIDTH)
+        self.conv2, self.conv3 = (CausalConv(_HEAD_WIDTH, _HEAD_WIDTH) for _ in range(2))
         self.out_proj = nn.Linear(_HEAD_WIDTH, shape.dim)
         self.padding_tokens = nn.Parameter(torch.empty(1, 1, 1, shape.dim))
 
@@ -164,7 +164,7 @@ class FaceEncoder(nn.Module):
         return functional.pad(tokens, (0, 0, 0, 0, 1, frames - 1 - tokens.shape[1]))
 
     def _active(self, x: Tensor) -> Tensor:
-        return functional.silu(_plain_norm(x, self.numerics))
+        return functional.silu(plain_norm(x, self.numerics))
 
 
 class FaceAttention(nn.Module):
@@ -183,14 +183,14 @@ class FaceAttention(nn.Module):
         """tokens (B, n, D) in the residual dtype, n / F of each frame; face (B, F, K, D) -> (B, n, D)."""
         dtype, inside = self.numerics.qk_norm, self.numerics.attention or self.numerics.compute
         by_frame = (face.shape[0] * face.shape[1], -1, self.num_heads)
-        query = self.linear1_q(_plain_norm(tokens, self.numerics)).reshape(*by_frame, self.q_norm.weight.shape[0])
-        both = self.linear1_kv(_plain_norm(face, self.numerics)).unflatten(-1, (2, self.num_heads, -1)).flatten(0, 1)
+        query = self.linear1_q(plain_norm(tokens, self.numerics)).reshape(*by_frame, self.q_norm.weight.shape[0])
+        both = self.linear1_kv(plain_norm(face, self.numerics)).unflatten(-1, (2, self.num_heads, -1)).flatten(0, 1)
         key, value = both.unbind(2)
         parts = self.q_norm(query, dtype), self.k_norm(key, dtype), value
         attended = self.kernel(*(part.to(inside) for part in parts)).to(self.numerics.compute)
         return tokens + self.linear2(attended.reshape(*tokens.shape[:2], -1)).to(tokens.dtype)
 
 
-def _plain_norm(x: Tensor, numerics: Numerics) -> Tensor:
+def plain_norm(x: Tensor, numerics: Numerics) -> Tensor:
     """LayerNorm without scale and bias, computed in the norm dtype; x (..., width) -> same shape, compute dtype."""
     return functional.layer_norm(x.to(numerics.norm), x.shape[-1:], eps=_EPS).to(numerics.compute)

@@ -22,6 +22,8 @@ FACE_SIDE = 512
 """height and width of a face video in pixels (Animate)"""
 WHISPER_WINDOW = (8, 5)
 """frames around a latent frame, and groups of the encoder's layers, whose features it reads (HuMo)"""
+FRAMES_BEFORE = 19
+"""latent frames before the clip that a model reads (S2V)"""
 _BLOCK = re.compile(rf"({'|'.join(BLOCK_LISTS)})\.(\d{{1,4}})(?:\.(.+))?", re.ASCII)
 
 
@@ -77,6 +79,13 @@ class WanShape(Config):
     face_layers: tuple[int, ...] = ()
     """ascending numbers of blocks that attention to the face follows (Animate; every fifth)"""
 
+    sound_channels: int = 0
+    """width of the sound features (S2V; 1024)"""
+    sound_depth: int = 0
+    """layers of the sound encoder whose features are mixed (S2V; 25)"""
+    sound_layers: tuple[int, ...] = ()
+    """ascending numbers of blocks that attention to the sound follows (S2V; 12 of 40)"""
+
     pose_stream_channels: int = 0
     """input channels of `patch_embedding_pose` (SCAIL; 20: latent of the pose video, then flags)"""
     identity_channels: int = 0
@@ -87,12 +96,23 @@ class WanShape(Config):
     """width of the tokens that `audio_proj` makes of them (HuMo; 1536)"""
 
     def __post_init__(self) -> None:
-        for name, layers in (("vace_layers", self.vace_layers), ("face_layers", self.face_layers)):
+        for name in ("vace_layers", "face_layers", "sound_layers"):
+            layers = getattr(self, name)
             if any(not 0 <= layer < self.num_layers for layer in layers) or list(layers) != sorted(set(layers)):
                 raise ConfigError(
                     f"{name} {list(layers)} must be rising block numbers below {self.num_layers}. "
                     "Choose an unmodified Wan file."
                 )
+
+    @property
+    def attending_layers(self) -> tuple[int, ...]:
+        """Numbers of the blocks that attention to tokens of their latent frame follows: of a face, or of sound."""
+        return self.face_layers or self.sound_layers
+
+    def shortened(self, layers: int, vace: int, attending: Iterable[int] = ()) -> WanShape:
+        """Returns the shape with `layers` blocks, `vace` of them with a VACE hint, and these `attending_layers`."""
+        name = "sound_layers" if self.sound_channels else "face_layers"
+        return replace(self, num_layers=layers, vace_layers=tuple(range(vace)), **{name: tuple(attending)})
 
     @property
     def condition_channels(self) -> int:

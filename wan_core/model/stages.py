@@ -70,7 +70,7 @@ def chunks(stages: Stages, tokens: Tensor, constants: Any) -> list[tuple[slice, 
     """
     of_frames = getattr(constants, "of_frames", None)
     count, rows = tokens.shape[1], constants.time_rows.shape[1]
-    rows = rows if of_frames is None else of_frames.shape[1]
+    rows = rows if of_frames is None else max(rows, of_frames.shape[1])
     most = max(1, stages.chunk_tokens // tokens.shape[0])
     if not stages.chunk_tokens or count <= most:
         return [(slice(0, count), constants)]

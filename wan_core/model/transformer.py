@@ -39,6 +39,15 @@ from .keeping import Policy
 from .offload import NoOffload, Offload
 from .parts import Part
 from .routing import Passage
+from .s2v import (
+    SoundEncoder,
+    frame_packer,
+    sound_rows,
+    sound_spans,
+    sound_timesteps,
+    sound_tokens,
+    tokens_behind,
+)
 from .scopes import scope
 from .shape import Numerics, WanShape
 from .stages import CHUNK_TOKENS
@@ -116,8 +125,7 @@ class WanTransformer(nn.Module):
         )
         self.time_embedding = nn.Sequential(nn.Linear(shape.freq_dim, dim), nn.SiLU(), nn.Linear(dim, dim))
         self.time_projection = nn.Sequential(nn.SiLU(), nn.Linear(dim, 6 * dim))
-        faced = [layer in shape.face_layers for layer in range(shape.num_layers)]
-        self.blocks = nn.ModuleList(WanBlock(shape, self.numerics, sees_face=sees) for sees in faced)
+        self.blocks = nn.ModuleList(WanBlock(shape, self.numerics, number) for number in range(shape.num_layers))
         self.head = WanHead(shape, self.numerics)
         self._add_extras(shape)
 
@@ -146,6 +154,11 @@ class WanTransformer(nn.Module):
             self.motion_encoder, self.face_encoder = MotionEncoder(), FaceEncoder(shape, self.numerics)
         if shape.whisper_channels:
             self.audio_proj = AudioProjection(shape)
+        if shape.sound_channels:
+            self.casual_audio_encoder = SoundEncoder(shape, self.numerics)
+            self.cond_encoder = nn.Conv3d(shape.out_channels, shape.dim, kernel_size=PATCH, stride=PATCH)
+            self.frame_packer = frame_packer(shape.dim, shape.out_channels)
+            self.trainable_cond_mask = nn.Embedding(3, shape.dim)
 
     def use_attention(self, name: str, long: str = "sdpa") -> None:
         """Sets the kernel of every attention (`kernels.ATTENTIONS`); `long`: the kernel that auto uses for long
@@ -289,8 +302,8 @@ class WanTransformer(nn.Module):
             tokens,
             time,
             constants,
-            reference_tokens=_in_front(given, tokens.shape[1], grid),
-            context_tokens=_behind(given),
+            reference_tokens=_in_front(self.shape, given, tokens.shape[1], grid),
+            context_tokens=tokens_behind(grid, given) if self.shape.sound_channels else _behind(given),
             control=control,
             hint_strength=given.vace_strength,
             passages=passages if part is None else part.passages,
@@ -304,7 +317,7 @@ class WanTransformer(nn.Module):
         """
         frames, height, width = grid_of(latent)
         tokens = self._embed_video(latent, given)
-        if given.reference is not None:
+        if given.reference is not None and self.shape.reference_channels:
             reference = embed_frame(self.ref_conv, given.reference, self.numerics.compute)
             tokens = torch.cat([reference.to(tokens.dtype), tokens], dim=1)
             # The reference is frame 0, with the timestep of the last frame (VideoX-Fun).
@@ -316,6 +329,10 @@ class WanTransformer(nn.Module):
         spans = (Span((frames, height, width)), *streams)
         if given.references is not None and given.pose_stream is not None:
             spans = driven_spans(grid_of(latent), given.references.shape[2], replaces=given.replaces)
+        own_rows = None
+        if self.shape.sound_channels:
+            spans = sound_spans(grid_of(latent), given)
+            timestep, own_rows = sound_timesteps(timestep, frames, given)
         tokens = tokens if part is None else part.of(tokens)
         tokens = tokens.to(self.numerics.residual).contiguous()
         time, time_rows = self._embed_time(timestep)
@@ -332,8 +349,9 @@ class WanTransformer(nn.Module):
         image = None
         if self.shape.image_dim and given.image_tokens is not None:
             image = self.img_emb(given.image_tokens)
-        constants = Constants(time_rows, self._embed_text(text), cos, sin, image, self._embed_frames(given, frames))
-        return tokens, self._embed_control(given, part), time, constants
+        of_frames = self._embed_frames(given, own_rows or frames)
+        constants = Constants(time_rows, self._embed_text(text), cos, sin, image, of_frames)
+        return tokens, self._embed_control(given, part), time[:, :own_rows], constants
 
     def recompute_of(self, stream: str, number: int) -> Recompute:
         """Returns the gradient checkpointing and offloading of block `number` of `stream`."""
@@ -347,7 +365,10 @@ class WanTransformer(nn.Module):
         )
 
     def _embed_video(self, latent: Tensor, given: Conditioning) -> Tensor:
-        """Returns the tokens of video and context streams, or `driven_tokens`: (B, N, D) in the compute dtype."""
+        """Returns the tokens of video and context streams, `driven_tokens` or `sound_tokens`: (B, N, D) in the compute
+        dtype."""
+        if self.shape.sound_channels:
+            return sound_tokens(self, latent, given)
         if given.pose_stream is not None:
             return driven_tokens(self, latent, given)
         video = latent if given.channels is None else torch.cat([latent, given.channels.to(latent.dtype)], dim=1)
@@ -377,6 +398,8 @@ class WanTransformer(nn.Module):
         """Returns the tokens of the face or the sound of `frames` latent frames, (B, F, K, width), compute dtype."""
         if given.whisper is not None:
             return self.audio_proj(given.whisper, frames - given.whisper.shape[1], self.numerics.compute)
+        if given.sound is not None:
+            return sound_rows(self.casual_audio_encoder(given.sound), frames)
         if given.face is None:
             return None
         pictures, dtype = given.face.transpose(1, 2), self.numerics.compute
@@ -423,11 +446,11 @@ def shared_out(model: WanTransformer) -> AbstractContextManager[None]:
     return nullcontext() if model.team is None else model.team.watching()
 
 
-def _in_front(given: Conditioning, tokens: int, grid: tuple[int, int, int]) -> int:
+def _in_front(shape: WanShape, given: Conditioning, tokens: int, grid: tuple[int, int, int]) -> int:
     """Returns the number of reference tokens before the video's; `tokens`: of all; `grid`: of the video."""
     if given.references is not None and given.pose_stream is not None:
         return given.references.shape[2] * grid[1] * grid[2]
-    return 0 if given.reference is None else tokens // (1 + grid[0])
+    return 0 if given.reference is None or shape.sound_channels else tokens // (1 + grid[0])
 
 
 def _behind(given: Conditioning) -> int:

@@ -15,6 +15,7 @@ from ..errors import ConfigError
 from ..kernels import attention_kernel
 from ..model import (
     FACE_SIDE,
+    FRAMES_BEFORE,
     TEXT_LENGTH,
     WHISPER_WINDOW,
     Conditioning,
@@ -23,6 +24,7 @@ from ..model import (
     Policy,
     WanShape,
     WanTransformer,
+    given_behind,
 )
 from ..model.attention import WanAttention, WanSelfAttention
 from ..model.face import FaceAttention
@@ -261,6 +263,9 @@ class MetaBatch:
         driven = shape.out_channels if shape.pose_stream_channels else 0  # SCAIL: one reference, a pose video
         referring = driven or (shape.out_channels if shape.whisper_channels else 0)  # HuMo: one reference, the sound
         one, small = (1, *grid[1:]), (grid[0], grid[1] // 2, grid[2] // 2)
+        # S2V: sound, a pose video, and behind the video what step.context says.
+        speaking = shape.out_channels if shape.sound_channels else 0
+        reference, before = given_behind(step.context)
         rays = (step.latent_frames, *(shape.camera_stride * side for side in grid[1:]))
 
         def video(channels: int, size: tuple[int, ...] = grid) -> Tensor | None:
@@ -273,15 +278,18 @@ class MetaBatch:
             vace=video(shape.vace_channels if shape.vace_layers else 0),
             camera=video(shape.camera_channels, rays),
             image_tokens=empty(count, rows, shape.image_dim) if rows else None,
-            reference=video(shape.reference_channels, grid[1:]),
+            reference=video(speaking * reference or shape.reference_channels, grid[1:]),
             references=video(referring, one),
             pose_stream=video(driven, small),
             reference_masks=video(shape.identity_channels, one),
             pose_masks=video(shape.identity_channels, small),
-            context=tuple(empty(count, shape.out_channels, *size) for size in step.context),
+            context=() if speaking else tuple(empty(count, shape.out_channels, *size) for size in step.context),
             pose=video(shape.pose_channels, (grid[0] - 1, *grid[1:])),
             face=video(3 if shape.face_layers else 0, (4 * grid[0] - 7, FACE_SIDE, FACE_SIDE)),
             whisper=empty(count, grid[0], *WHISPER_WINDOW, shape.whisper_channels) if shape.whisper_channels else None,
+            sound=video(shape.sound_depth if speaking else 0, (shape.sound_channels, 4 * grid[0])),
+            pose_video=video(speaking),
+            frames_before=video(speaking * before, (FRAMES_BEFORE, *grid[1:])),
         )
         text = empty(count, step.text_rows, shape.text_dim)
         return cls(latent, noise, noised, empty(count), text, given)

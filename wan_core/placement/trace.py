@@ -145,7 +145,7 @@ class StepTrace:
 
     def where_some_keep_less(self, few: int, share: float, other: StepTrace) -> StepTrace:
         """Returns this trace of `few` layers for a model in which only a `share` of the layers is like these, and the
-        others are like those of `other` (Animate has face attention after some layers)."""
+        others are like those of `other` (Animate and S2V have attention to a face or to sound after some layers)."""
         fewer = 1 - share
         less = round(fewer * (self.of_block - other.of_block))
         return replace(
@@ -190,20 +190,16 @@ def traced_step(
 
     unchecked = min(plain, 1)
 
-    def of(second: int, *, faced: bool = bool(shape.face_layers)) -> StepTrace:
-        short = replace(
-            shape,
-            num_layers=few + unchecked,
-            vace_layers=tuple(range(second)),
-            face_layers=tuple(range(few + unchecked if faced else 0)),
-        )
+    def of(second: int, *, attending: bool = bool(shape.attending_layers)) -> StepTrace:
+        short = shape.shortened(few + unchecked, second, range(few + unchecked if attending else 0))
         rest = (adapt, replace(recomputing, unchecked=unchecked), offloaded, unpacking, chunk_tokens)
         found = _straight(lambda size: astuple(_trace_once(short, numerics, size, *rest)), step)
         return StepTrace(**dict(zip(StepTrace.__dataclass_fields__, found, strict=True)))
 
     found = of(base) if extra == base else of(base).and_more(extra - base, of(base + 1), of(base))
-    if shape.face_layers:
-        found = found.where_some_keep_less(few, len(shape.face_layers) / shape.num_layers, of(base, faced=False))
+    if shape.attending_layers:
+        share = len(shape.attending_layers) / shape.num_layers
+        found = found.where_some_keep_less(few, share, of(base, attending=False))
     return found.and_blocks(layers - plain - few, plain - unchecked)
 
 
@@ -266,8 +262,7 @@ def traced_watching(
 
     They do not depend on the number of layers.
     """
-    some = {"vace_layers": tuple(shape.vace_layers and (0,)), "face_layers": tuple(shape.face_layers and (0, 1))}
-    short = replace(shape, num_layers=2, **some)
+    short = shape.shortened(2, len(shape.vace_layers[:1]), shape.attending_layers and (0, 1))
     (found,) = _straight(lambda size: (_watch_once(short, numerics, size, unpacking, chunk_tokens),), step)
     return found
 

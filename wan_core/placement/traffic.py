@@ -69,16 +69,16 @@ def step_traffic(
     few = min(second, 2)
     layers = 3 if few else 2
 
-    def counted(vace: int, how: Recomputing, chunks: int, *, faced: bool) -> _Counts:
-        last = (layers - 1,) if faced else ()
-        short = replace(shape, num_layers=layers, vace_layers=tuple(range(vace)), face_layers=last)
+    def counted(vace: int, how: Recomputing, chunks: int, *, attending: bool) -> _Counts:
+        last = (layers - 1,) if attending else ()
+        short = shape.shortened(layers, vace, last)
         most = 0 if chunks == 1 else -(-step.own_tokens // chunks) * step.batch_size
         return _counted(short, numerics, step, adapt, how, dequantize_once, most)
 
-    def of(vace: int, how: Recomputing, *, faced: bool = False) -> _Counts:
+    def of(vace: int, how: Recomputing, *, attending: bool = False) -> _Counts:
         if parts < 3:
-            return counted(vace, how, parts, faced=faced)
-        (two, last), (three, last_of_three) = (counted(vace, how, chunks, faced=faced) for chunks in (2, 3))
+            return counted(vace, how, parts, attending=attending)
+        (two, last), (three, last_of_three) = (counted(vace, how, chunks, attending=attending) for chunks in (2, 3))
         more = parts - 2
         return two.plus(more, three).plus(-more, two), last.plus(more, last_of_three).plus(-more, last)
 
@@ -87,10 +87,9 @@ def step_traffic(
     found = short.plus(shape.num_layers - plain - layers, last)
     if second > few:
         found = found.plus(second - few, of(few + 1, checked)[0]).plus(few - second, short)
-    if faces := len([layer for layer in shape.face_layers if layer < shape.num_layers - plain]):
-        # The face encoders run once in a pass, and face attention after each of these layers.
-        once, each = of(few, checked, faced=True)
-        found = found.plus(1, once).plus(-1, short).plus(faces - 1, each).plus(1 - faces, last)
+    if count := len([layer for layer in shape.attending_layers if layer < shape.num_layers - plain]):
+        once, each = of(few, checked, attending=True)  # encoders run once, their attention after each such layer
+        found = found.plus(1, once).plus(-1, short).plus(count - 1, each).plus(1 - count, last)
     if plain:
         found = found.plus(plain, of(few, replace(checked, blocks=False))[1])
     return found

@@ -98,7 +98,7 @@ def notes_of(plan: MemoryPlan, routed: Routed | None, card: Card | None = None) 
         said.append(UNKNOWN_CLASS)
     if card is not None:
         said.append(at_once(plan, card))
-    if job.step.context:
+    if job.step.context and job.file.variant.family.context:
         said.append(
             f"The clips have context streams, {job.step.context_tokens:,} of {job.step.tokens:,} tokens: the model is "
             "trained as Bernini-R."

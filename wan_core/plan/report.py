@@ -232,9 +232,11 @@ def _step_of(size: str, batch_size: int, variant: WanVariant) -> StepShape:
     edge = 2 * space.spatial_stride
     if width < edge or height < edge or width % edge or height % edge or frames < 1 or frames % 4 != 1:
         raise ConfigError(f"size {size}: this model needs width and height in multiples of {edge}, and 4n+1 frames.")
+    latent = (variant.latent_frames(frames), height // space.spatial_stride, width // space.spatial_stride)
     return StepShape(
         batch_size=batch_size,
-        latent_frames=variant.latent_frames(frames),
-        latent_height=height // space.spatial_stride,
-        latent_width=width // space.spatial_stride,
+        latent_frames=latent[0],
+        latent_height=latent[1],
+        latent_width=latent[2],
+        context=variant.behind(latent),
     )

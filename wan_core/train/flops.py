@@ -6,7 +6,7 @@ of its own weight if trained. Attention of N queries to M keys takes 2NMD for ea
 each gradient needed (scores, queries, keys, values).
 
 Only useful FLOPs: recomputation (`recomputed` has it), norms, activations, optimizer, reference image and the encoders
-of a face do not count.
+of a face or of sound do not count.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ _STAGES = (
     *("cross_attn.q cross_attn.k cross_attn.v cross_attn.k_img cross_attn.v_img", "cross_attn.o"),
     *("audio_cross_attn.q audio_cross_attn.k audio_cross_attn.v", "audio_cross_attn.o", "ffn.0", "ffn.2"),
     *("after_proj", "face.linear1_q face.linear1_kv", "face.linear2"),
+    *("sound.adain", "sound.q sound.k sound.v", "sound.o"),
 )
 """linears of a layer, in the order of the forward pass"""
 _STAGE = {name: number for number, names in enumerate(_STAGES) for name in names.split()}
@@ -33,11 +34,11 @@ _LAST_STAGE = len(_STAGES)
 _UNREAD = ("ffn.2", "ffn.2.base_layer", "ffn.2.lora_B.default")
 """last linear of a main block and its LoRA: recomputation skips their unused products (`kernels/backward_only.py`)"""
 
-_LEFT_OUT = ("ref_conv", "face_encoder")
-_FACE_ROWS = 5
-"""tokens of the face in a latent frame (Animate)"""
-_HEARS = "audio_cross_attn_wrapper."
-"""prefix of attention to sound in a block (HuMo)"""
+_LEFT_OUT = ("ref_conv", "face_encoder", "casual_audio_encoder", "frame_packer")
+_FACE_ROWS = _SOUND_ROWS = 5
+"""tokens of the face (Animate) or of the sound (S2V) in a latent frame"""
+_WHISPER = "audio_cross_attn_wrapper."
+"""prefix of attention to sound in a block of HuMo"""
 
 Place = tuple[int, int]
 """(layer, stage) in the token stream"""
@@ -90,7 +91,7 @@ class FlopCount:
     def __init__(self, model: WanTransformer) -> None:
         self._driven, self._hears = model.shape.pose_stream_channels > 0, model.shape.whisper_channels > 0
         self._layers, self._vace_layers = model.shape.num_layers, model.shape.vace_layers
-        self._faced = set(model.shape.face_layers)
+        self._attending = set(model.shape.attending_layers)
         self._linears = {
             name: module
             for name, module in model.named_modules()
@@ -107,8 +108,9 @@ class FlopCount:
             self._add_linear(f"{adapter.name}.adapter", 2.0 * adapter.multiplies, trains=True)
         for stream, layers in (("blocks", model.shape.num_layers), ("vace_blocks", len(self._vace_layers))):
             for number in range(layers):
-                sees_face = stream == "blocks" and number in self._faced
-                self._add_attention(f"{stream}.{number}", model.shape.dim, bool(model.shape.image_dim), sees_face)
+                attends = stream == "blocks" and number in self._attending
+                further = ("sound" if model.shape.sound_channels else "face") if attends else ""
+                self._add_attention(f"{stream}.{number}", model.shape.dim, bool(model.shape.image_dim), further)
 
     def of(
         self,
@@ -139,9 +141,11 @@ class FlopCount:
         units: dict[int, dict[str, int]] = {}
         for tokens in set(tokens_of):
             rows = {"tokens": tokens, **texts, **apart, "time": time_rows, "image": image_rows}
-            rows |= {"face": _FACE_ROWS * frames, "heard": frames + 1, "sound": SOUND_TOKENS * (frames + 1)}
+            rows |= {"face": _FACE_ROWS * frames, "sound": _SOUND_ROWS * frames, "sounds": frames}
+            rows |= {"heard": in_frame * frames, "whisper": SOUND_TOKENS * (frames + 1), "whispers": frames + 1}
             pairs = {"self": tokens * tokens, "to_text": tokens * attended, "to_image": tokens * image_rows}
-            pairs |= {"to_face": tokens * _FACE_ROWS, "to_sound": tokens * SOUND_TOKENS}
+            pairs |= {"to_face": tokens * _FACE_ROWS, "to_sound": in_frame * frames * _SOUND_ROWS}
+            pairs["to_whisper"] = tokens * SOUND_TOKENS
             units[tokens] = rows | pairs
         counted = [(units[tokens_of[layer]][kind], term) for (kind, layer), term in self._terms.items()]
         return StepFlops(
@@ -189,14 +193,15 @@ class FlopCount:
         if self._is_recomputed(name):
             term.in_blocks += operations
 
-    def _add_attention(self, layer: str, dim: int, reads_images: bool, sees_face: bool) -> None:
+    def _add_attention(self, layer: str, dim: int, reads_images: bool, further: str) -> None:
         pairs = {"self": ("self_attn", "q", "k", "v"), "to_text": ("cross_attn", "q", "k", "v")}
         if reads_images:
             pairs["to_image"] = ("cross_attn", "q", "k_img", "v_img")
-        if sees_face:
-            pairs["to_face"] = ("face", "linear1_q", "linear1_kv", "linear1_kv")
         if self._hears:
-            pairs["to_sound"] = (f"{_HEARS}audio_cross_attn", "q", "k", "v")
+            pairs["to_whisper"] = (f"{_WHISPER}audio_cross_attn", "q", "k", "v")
+        if further:
+            names = {"face": ("linear1_q", "linear1_kv", "linear1_kv"), "sound": ("q", "k", "v")}[further]
+            pairs[f"to_{further}"] = (further, *names)
         for kind, (part, *names) in pairs.items():
             query, key, value = (self._output_has_gradient(f"{layer}.{part}.{name}") for name in names)
             term = self._terms[kind, self._layer(f"{layer}.{part}.{names[0]}")]
@@ -221,7 +226,7 @@ class FlopCount:
         if found is None or module is None or found[1] < (self._first[found[0]][0], 0):
             return False
         unread = name not in self._trained or ".lora_B." in name
-        ends = module.stream == "blocks" and module.number not in self._faced
+        ends = module.stream == "blocks" and module.number not in self._attending
         return not (ends and module.inside in _UNREAD and unread)
 
     def _input_has_gradient(self, name: str) -> bool:
@@ -230,7 +235,7 @@ class FlopCount:
         if name == "head.head":
             return self._first["blocks"] < _NEVER
         found = _place(name)
-        if found is None or _rows_of(name) != "tokens":
+        if found is None or _rows_of(name) not in ("tokens", "heard"):
             return False  # embeddings and cross-attention keys: no trained weight comes before them
         stream, place = found
         return place > self._first[stream]
@@ -250,7 +255,7 @@ def _place(name: str) -> tuple[str, Place] | None:
 
 def _linear_in(inside: str) -> str:
     """Returns the linear that a name inside a block belongs to, such as `self_attn.q` for its adapter's weights."""
-    linear = ".".join(inside.removeprefix(_HEARS).split(".")[:2])
+    linear = ".".join(inside.removeprefix(_WHISPER).split(".")[:2])
     return linear if linear in _STAGE else linear.partition(".")[0]
 
 
@@ -265,10 +270,13 @@ def _rows_of(name: str) -> str:
         if linear in ("cross_attn.k_img", "cross_attn.v_img"):
             return "image"
         rows = {"cross_attn.k": "text", "cross_attn.v": "text", "face.linear1_kv": "face"}
-        rows |= {"audio_cross_attn.k": "sound", "audio_cross_attn.v": "sound"}
+        rows |= {"sound.k": "sound", "sound.v": "sound", "sound.adain": "sounds"}
+        rows |= {"sound.q": "heard", "sound.o": "heard"}
+        rows |= {"audio_cross_attn.k": "whisper", "audio_cross_attn.v": "whisper"}
         return rows.get(linear, "tokens")
     prefixes = {"text_embedding": "words", "time_": "time", "img_emb": "image", "patch_embedding_pose": "pose"}
-    prefixes |= {"patch_embedding_mask": "identities", "patch_embedding": "embedded", "audio_proj": "heard"}
+    prefixes |= {"patch_embedding_mask": "identities", "patch_embedding": "embedded", "cond_encoder": "heard"}
+    prefixes["audio_proj"] = "whispers"
     return next((rows for prefix, rows in prefixes.items() if name.startswith(prefix)), "tokens")
 
 

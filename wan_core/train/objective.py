@@ -19,7 +19,7 @@ from torch import Tensor
 from ..cache import Batch
 from ..flow import add_noise, loss_factor, simple_sigmas, velocity_loss, velocity_target
 from ..lora import without_adapters
-from ..model import Conditioning, Passage, WanTransformer, sent, shared_out
+from ..model import Conditioning, Passage, WanTransformer, sent, shared_out, tokens_behind
 from ..model.transformer import grid_of
 from .objective_config import ObjectiveConfig
 
@@ -133,7 +133,9 @@ class NoisedBatch:
 
     @property
     def context_tokens(self) -> int:
-        """Tokens of the context streams of a clip."""
+        """Tokens of the context streams of a clip, or of those behind the video (S2V)."""
+        if self.conditioning is not None and self.conditioning.pose_video is not None:
+            return tokens_behind(grid_of(self.latent), self.conditioning)
         streams = self.conditioning.context if self.conditioning is not None else ()
         return sum(math.prod(grid_of(stream)) for stream in streams)
 

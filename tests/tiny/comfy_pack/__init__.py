@@ -203,17 +203,38 @@ class TinyWanAudioEncoderLoader:
         return (encoder,)
 
 
+class TinyWanSpeechEncoderLoader:
+    """Output: an AUDIO_ENCODER with the 25 layers of wav2vec2 large, of 64 values each."""
+
+    CATEGORY = "tests"
+    FUNCTION = "load"
+    RETURN_TYPES = ("AUDIO_ENCODER",)
+
+    @classmethod
+    def INPUT_TYPES(cls) -> dict[str, Any]:
+        return {"optional": {"seed": ("INT", {"default": 26, "min": 0, "max": 2**31})}}
+
+    def load(self, seed: int = 26) -> tuple[Any]:
+        from comfy.audio_encoders.audio_encoders import AudioEncoderModel
+
+        encoder = AudioEncoderModel({"model_type": "wav2vec2", "embed_dim": 64, "num_heads": 4})
+        _fill(encoder.model, seed)
+        return (encoder,)
+
+
 NODE_CLASS_MAPPINGS = {
     "TinyWanAudioEncoderLoader": TinyWanAudioEncoderLoader,
     "TinyWanCLIPLoader": TinyWanCLIPLoader,
     "TinyWanCLIPVisionLoader": TinyWanCLIPVisionLoader,
     "TinyWan22VAELoader": TinyWan22VAELoader,
+    "TinyWanSpeechEncoderLoader": TinyWanSpeechEncoderLoader,
 }
 NODE_DISPLAY_NAME_MAPPINGS = {
     "TinyWanAudioEncoderLoader": "Tiny Wan Audio Encoder (tests)",
     "TinyWanCLIPLoader": "Tiny Wan CLIP (tests)",
     "TinyWanCLIPVisionLoader": "Tiny Wan CLIP Vision (tests)",
     "TinyWan22VAELoader": "Tiny Wan 2.2 VAE (tests)",
+    "TinyWanSpeechEncoderLoader": "Tiny Wan Speech Encoder (tests)",
 }
 
 add_routes()

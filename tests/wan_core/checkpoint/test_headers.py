@@ -31,7 +31,7 @@ NAMED = {
     "vace 14B": ("WAN21_Vace", "vace", "2.1 VACE-14B", True),
     "camera": ("WAN21_Camera", "camera", "2.1 Fun-V1.1-1.3B-Control-Camera", True),
     "camera 2.2": ("WAN22_Camera", "camera", "2.2 Fun-A14B-Control-Camera", True),
-    "s2v": ("WAN22_S2V", "s2v", "2.2 S2V-14B", False),
+    "s2v": ("WAN22_S2V", "s2v", "2.2 S2V-14B", True),
     "humo": ("WAN21_HuMo", "humo", "2.1 HuMo-17B", True),
     "humo 1.7B": ("WAN21_HuMo", "humo", "2.1 HuMo-1.7B", True),
     "animate": ("WAN22_Animate", "animate", "2.2 Animate-14B", False),

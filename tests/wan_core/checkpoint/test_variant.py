@@ -90,7 +90,7 @@ FAMILIES: dict[str, tuple[Shapes, str, str]] = {
     "humo": (humo(), "humo_17B_fp16", "2.1 HuMo-17B"),
 }
 IN_DIFFUSERS = [name for name in FAMILIES if name.split()[0] in ("t2v", "i2v", "flf2v", "ti2v", "vace")]
-NOT_TRAINED = {"s2v", "dancer"}
+NOT_TRAINED = {"dancer"}
 
 
 def test_every_pinned_template_is_among_the_families() -> None:
@@ -298,7 +298,7 @@ def test_the_parts_of_a_variant_are_measured() -> None:
 @pytest.mark.parametrize("family", [name for name in FAMILIES if name.split()[0] not in NOT_TRAINED])
 def test_every_weight_our_transformer_has_is_in_the_file_with_its_shape_and_none_is_left_over(family: str) -> None:
     shapes, file_name, _ = FAMILIES[family]
-    if not family.startswith(("vace", "animate")):  # two blocks tell as much as forty, sooner
+    if not family.startswith(("vace", "animate", "s2v")):  # two blocks tell as much as forty, sooner
         shapes = {n: s for n, s in shapes.items() if not n.startswith("blocks.") or int(n.split(".")[1]) < 2}
     with torch.device("meta"):
         model = WanTransformer(detect_variant(header(shapes, f"{file_name}.safetensors")).shape)
@@ -362,3 +362,11 @@ def test_the_average_beside_a_distilled_model_is_left_out() -> None:
     both = [header(shapes_of(SMALL), "wan.safetensors", prefix).tensors for prefix in ("generator.", "generator_ema.")]
     found = detect_variant(CheckpointHeader(Path("wan.safetensors"), {**both[0], **both[1]}, {}, 0))
     assert (found.family.task, found.shape.num_layers) == ("t2v", 30)
+
+
+def test_a_clip_of_s2v_that_is_not_known_yet_is_planned_with_a_reference_image() -> None:
+    found = {
+        name: detect_variant(header(FAMILIES[name][0], "wan.safetensors")).behind((20, 60, 104))
+        for name in ("s2v", "scail")
+    }
+    assert found == {"s2v": ((1, 60, 104),), "scail": ()}

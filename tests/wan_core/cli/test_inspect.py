@@ -46,7 +46,6 @@ def test_a_sharded_folder_is_told_as_one_model(wan_core_command: RunCommand, tmp
 @pytest.mark.parametrize(
     ("mark", "task"),
     [
-        ("casual_audio_encoder.encoder.final_linear.weight", "s2v"),
         ("music_projection.weight", "dancer"),
     ],
 )

@@ -12,6 +12,7 @@ from tests.support.caching import unsound
 from wan_core.cache import Batches, LatentCache
 from wan_core.dataset import DatasetConfig, ScanContext, scan_folder
 from wan_core.dataset.conditioning import driven_tensors, identity_channels
+from wan_core.errors import ConfigError
 from wan_core.importers import SourceFile, source_fingerprint
 
 SIZE = {"width": 64, "height": 64, "size_multiple": 32}
@@ -100,3 +101,8 @@ def test_identity_masks_are_shares_of_seven_colours_in_four_frames():
     assert blue.tolist() == [[[1.0, 0.0], [1.0, 0.0]]] * 4, "frame 0 counts four times"
     assert found[7, 1].tolist() == [[0.5, 0.5], [0.0, 0.0]]
     assert float(found.sum()) == 4 * 2 + 2 * 0.5
+
+
+def test_a_folder_for_s2v_is_refused_with_the_way_through_a_graph() -> None:
+    with pytest.raises(ConfigError, match=r"S2V hears the sound .* through WanSoundImageToVideo in a graph"):
+        DatasetConfig(conditioning="s2v")

@@ -85,11 +85,20 @@ def test_other_keys_are_none_of_ours(key: str) -> None:
     assert parse_key(key) is None
 
 
-def test_the_attention_to_a_face_is_a_part_of_its_block_and_is_written_under_its_own_name() -> None:
-    name = "face_adapter.fuser_blocks.1.linear2"
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [
+        ("face_adapter.fuser_blocks.1.linear2", "blocks.5.face.linear2"),
+        ("audio_injector.injector.7.o", "blocks.27.sound.o"),
+        ("audio_injector.injector_adain_layers.11.linear", "blocks.39.sound.adain"),
+    ],
+)
+def test_attention_to_a_face_or_to_sound_is_a_part_of_its_block_and_is_written_under_its_own_name(
+    name: str, module: str
+) -> None:
     found = parse_key(f"diffusion_model.{name}.lora_A.weight")
     assert found is not None
-    assert (found.module, found.part) == ("blocks.5.face.linear2", "down")
+    assert (found.module, found.part) == (module, "down")
     assert to_file(f"{found.module}.lora_A.weight") == f"{name}.lora_A.weight"
     assert to_file("blocks.5.ffn.2.lora_A.weight") == "blocks.5.ffn.2.lora_A.weight"
 

@@ -30,6 +30,7 @@ def shape(**changes: object) -> WanShape:
     return WanShape(**sizes | changes)  # type: ignore[arg-type]
 
 
+SOUNDING = shape(num_layers=5, sound_channels=24, sound_depth=3, sound_layers=(0, 4))
 SHAPES = {
     "t2v": shape(),
     "i2v_2_1": shape(in_channels=36, image_dim=1280),
@@ -46,8 +47,13 @@ SHAPES = {
     "animate": shape(in_channels=36, image_dim=1280, num_layers=5, pose_channels=16, face_layers=(0,)),
     "humo": shape(in_channels=36, whisper_channels=4, audio_width=24),
     "humo_1_7b": shape(whisper_channels=4, audio_width=24),
+    "s2v": SOUNDING,
+    "s2v without sound": SOUNDING,
 }
-ONLY_COMFYUI = {"fun_control_reference", "fun_camera_2_1", "fun_camera_2_2", "bernini", "animate", "humo", "humo_1_7b"}
+ONLY_COMFYUI = {
+    *("fun_control_reference", "fun_camera_2_1", "fun_camera_2_2", "bernini", "animate"),
+    *("humo", "humo_1_7b", "s2v", "s2v without sound"),
+}
 SINCE_0_33 = {"bernini": "context_latents"}
 """cases that older versions of ComfyUI lack, and a word of the file of its model that shows them"""
 PER_FRAME = {"ti2v_5b", "fun_inp_5b"}
@@ -55,7 +61,8 @@ PER_FRAME = {"ti2v_5b", "fun_inp_5b"}
 
 def inputs_of(name: str, shape: WanShape, generator: torch.Generator) -> dict[str, torch.Tensor]:
     """Random inputs, batch 2, as `Conditioning` names them."""
-    frames, height, width = VIDEO
+    video = (3, 8, 16) if name == "s2v" else VIDEO
+    frames, height, width = video
 
     def noise(*sizes: int) -> torch.Tensor:
         return torch.randn(2, *sizes, generator=generator)
@@ -65,7 +72,7 @@ def inputs_of(name: str, shape: WanShape, generator: torch.Generator) -> dict[st
         timestep = torch.stack([torch.zeros(2), timestep, timestep], dim=1)
     text = noise(512, shape.text_dim)
     text[0, 7:], text[1, 23:] = 0, 0
-    found = {"latent": noise(shape.out_channels, *VIDEO), "timestep": timestep, "text": text}
+    found = {"latent": noise(shape.out_channels, *video), "timestep": timestep, "text": text}
     if shape.condition_channels:
         found["channels"] = noise(shape.condition_channels, *VIDEO)
     if shape.image_dim:
@@ -81,6 +88,11 @@ def inputs_of(name: str, shape: WanShape, generator: torch.Generator) -> dict[st
         found["face"] = noise(3, 4 * (frames - 1) - 3, 512, 512)
     if shape.whisper_channels:
         found |= {"references": noise(16, 1, height, width), "whisper": noise(frames, 8, 5, shape.whisper_channels)}
+    if shape.sound_layers:
+        found["pose_video"] = noise(16, *video)
+    if name == "s2v":
+        found |= {"sound": noise(3, 24, 4 * frames), "reference": noise(16, height, width)}
+        found["frames_before"] = noise(16, 19, height, width)
     if name == "bernini":  # a source video, a shorter reference video of another size, a picture
         found |= {f"context{n}": noise(16, *size) for n, size in enumerate((VIDEO, (2, 6, 4), (1, 4, 10)), 1)}
     return found

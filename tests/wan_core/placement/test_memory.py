@@ -32,6 +32,7 @@ from wan_core.model import (
     draw_passages,
     placed_routes,
     read_routes,
+    sizes_behind,
     tokens_by_layer,
 )
 from wan_core.model.block import WanBlock
@@ -236,16 +237,27 @@ def test_a_model_of_any_depth_is_a_straight_line_through_short_ones(
     assert drawn == _trace(shape, numerics, step, Adapt(4), recomputing, offloaded).and_blocks(0, 0)
 
 
+FACED = {"in_channels": 36, "pose_channels": 16, "face_layers": (0, 5)}
+SOUNDING = {"sound_channels": 64, "sound_depth": 3, "sound_layers": (0, 5)}
+
+
 @pytest.mark.parametrize(
-    "recomputing",
-    [Recomputing(), pytest.param(Recomputing(blocks=False), marks=pytest.mark.soak)],
-    ids=["checkpointed", "plain"],
+    ("recomputing", "attending"),
+    [
+        (Recomputing(), FACED),
+        (Recomputing(), SOUNDING),
+        pytest.param(Recomputing(blocks=False), FACED, marks=pytest.mark.soak),
+        pytest.param(Recomputing(blocks=False), SOUNDING, marks=pytest.mark.soak),
+    ],
+    ids=["face, checkpointed", "sound, checkpointed", "face, plain", "sound, plain"],
 )
-def test_layers_that_see_a_face_are_counted(recomputing: Recomputing) -> None:
+def test_layers_that_see_a_face_or_hear_sound_are_counted(recomputing: Recomputing, attending: dict[str, Any]) -> None:
     """Two layers of ten, drawn from short models of one kind each, against the engine run with all: within 1 %."""
-    shape = replace(SMALL, num_layers=10, in_channels=36, pose_channels=16, face_layers=(0, 5))
+    shape = replace(SMALL, num_layers=10, **attending)
     numerics = PrecisionPolicy().numerics(torch.bfloat16)
-    step = replace(SMALL_STEP, latent_height=120, latent_width=120)
+    behind = sizes_behind((SMALL_STEP.latent_frames, 120, 120), ("reference", "frames_before"))
+    context = behind if "sound_layers" in attending else ()
+    step = replace(SMALL_STEP, latent_height=120, latent_width=120, context=context)
     drawn = traced_step(shape, numerics, step, Adapt(4), layers=10, recomputing=recomputing, offloaded=False)
     whole = _trace(shape, numerics, step, Adapt(4), recomputing, offloaded=False).and_blocks(0, 0)
     assert drawn.step == pytest.approx(whole.step, rel=0.01)

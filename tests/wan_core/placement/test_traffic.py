@@ -46,8 +46,9 @@ def in_fp8(model: nn.Module) -> None:
         (Recomputing(policy=POLICIES["attn_output"], unchecked=2), 250, in_fp8, {}),
         (Recomputing(), 200, adapt, {"vace_layers": (0, 2, 3, 5)}),
         (Recomputing(), 0, adapt, {"face_layers": (0, 3, 5), "pose_channels": 16}),
+        (Recomputing(), 0, adapt, {"sound_layers": (0, 3, 5), "sound_channels": 64, "sound_depth": 3}),
     ],
-    ids=["one chunk", "four chunks", "fp8, five chunks, some kept", "two streams", "face"],
+    ids=["one chunk", "four chunks", "fp8, five chunks, some kept", "two streams", "face", "sound"],
 )
 def test_a_model_of_any_depth_and_any_chunks_is_a_straight_line(
     how: Recomputing, chunk_tokens: int, adapted: object, more: dict[str, Any]

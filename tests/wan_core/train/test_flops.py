@@ -17,6 +17,7 @@ from tests.support.tiny_run import (
     TINY_FLF2V,
     TINY_HUMO,
     TINY_I2V_21,
+    TINY_S2V,
     TINY_SCAIL2,
     TINY_TI2V,
     TINY_VACE,
@@ -37,6 +38,7 @@ KINDS = {
     "control stream": TINY_VACE,
     "camera": TINY_CAMERA,
     "SCAIL-2": TINY_SCAIL2,
+    "sound and a reference image": TINY_S2V,
     "face": replace(TINY_I2V_21, pose_channels=16, face_layers=(0,)),
     "HuMo": TINY_HUMO,
 }
@@ -85,7 +87,12 @@ def counted(
     if shape.whisper_channels:
         sound = torch.randn(clips, frames, 8, 5, shape.whisper_channels)
         given = replace(given, references=torch.randn(clips, 16, 1, height, width), whisper=sound)
-    timestep = torch.rand(clips, time_rows(shape)).squeeze(1) * 1000
+    if shape.sound_layers:  # its encoder is left out of the formula
+        model.casual_audio_encoder.forward = lambda _: torch.zeros(clips, frames, 6, shape.dim)
+        sound = torch.randn(clips, shape.sound_depth, shape.sound_channels, 4 * frames)
+        reference = torch.randn(clips, 16, height, width)
+        given = Conditioning(sound=sound, pose_video=torch.randn(clips, 16, *SIZE[1:]), reference=reference)
+    timestep = torch.rand(clips, 1 if shape.sound_layers else time_rows(shape)).squeeze(1) * 1000
     latent = torch.randn(clips, shape.out_channels, *SIZE[1:])
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         output = model(latent, timestep, torch.randn(clips, text_rows, shape.text_dim), given, passages)
@@ -100,7 +107,7 @@ def image_rows(shape: WanShape) -> int:
 
 
 def time_rows(shape: WanShape) -> int:
-    return SIZE[1] if shape is TINY_TI2V else 1
+    return {TINY_TI2V: SIZE[1], TINY_S2V: SIZE[1] + 1}.get(shape, 1)
 
 
 def by_formula(
@@ -110,6 +117,7 @@ def by_formula(
     shape = model.shape
     latent = torch.Size((SIZE[0], shape.out_channels, *SIZE[1:]))
     rows = {"time_rows": time_rows(shape), "image_rows": image_rows(shape), "text_rows": text_rows}
+    rows["context_tokens"] = SIZE[2] * SIZE[3] // 4 * bool(shape.sound_layers)
     found = FlopCount(model).of(latent, **rows, routes=routes)
     return found.forward, found.useful, found.recomputed
 

@@ -109,8 +109,8 @@ class WanClipFrames(io.ComfyNode):
             return io.NodeOutput([ExecutionBlocker(None)], [""])
         progress, images, unread = NodeProgress(cls.hidden.unique_id), dict[str, torch.Tensor](), list[str]()
         with stops_become_interrupts(), VideoProcess(mm.processing_interrupted) as video:
-            paths = [edits.path_of(found[name]) for name in names]
-            looked = frames_to_look_at(dataset, paths, video, frames, longest_side)
+            shots = [edits.shot_of(found[name]) for name in names]
+            looked = frames_to_look_at(dataset, shots, video, frames, longest_side)
             for number, (name, pixels) in enumerate(zip(names, looked, strict=True), 1):
                 mm.throw_exception_if_processing_interrupted()
                 progress.bar(number, len(names))

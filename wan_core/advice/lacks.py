@@ -31,7 +31,7 @@ _COMMON = frozenset(
 def advice_on(review: DatasetReview, measured: MeasuredClips, step_s: float | None = None) -> list[Remark]:
     """Returns the findings, then the advice on the set. `step_s`: predicted seconds of a step, if known."""
     dataset = review.dataset
-    captions = {sample.path: sample for part in dataset.parts for sample in part.samples if sample.turn == 0}
+    captions = {(s.path, s.captioned_shot_s): s for part in dataset.parts for s in part.samples if s.turn == 0}
     return [
         *remarks_on_findings(dataset, measured),
         *_on_the_set(review, step_s),
@@ -73,7 +73,7 @@ def _on_same_captions(files: Sequence[Sample]) -> list[Remark]:
     same = {words for words, count in counts.items() if count >= max(3, _ALIKE * len(written))}
     if not same:
         return []
-    names = [sample.name for sample in written if _words_of(sample.caption) in same]
+    names = [sample.clip_name for sample in written if _words_of(sample.caption) in same]
     text = f"captions that are all alike, so what differs between these clips cannot be asked for: {listed(names)}"
     return [Remark(kind="same_captions", text=text, names=tuple(names), count=len(names))]
 

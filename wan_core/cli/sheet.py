@@ -13,7 +13,7 @@ from html import escape
 from itertools import chain
 
 from ..dataset import DatasetReview, Sample, Thumbnails, findings_by_file
-from ..dataset.sample import one_per_file
+from ..dataset.sample import one_per_clip
 
 _GROUPS = {
     "": "All clips",
@@ -85,9 +85,9 @@ COLUMNS = (
 
 
 def sheet_page(review: DatasetReview, thumbnails: Thumbnails, report: str, title: str) -> str:
-    """Returns the page: a cell for each file, and the report below."""
+    """Returns the page: a cell for each file, or for each shot with its own caption, and the report below."""
     excluded = chain.from_iterable(part.excluded for part in review.dataset.parts)
-    samples = one_per_file((*review.dataset.samples, *excluded))
+    samples = one_per_clip((*review.dataset.samples, *excluded))
     findings = findings_by_file(review)
     cells = "".join(chain((_cell(s, findings.get(s.path, []), thumbnails) for s in samples), _skipped(review)))
     menu = "".join(f'<option value="{value}">{name}</option>' for value, name in _GROUPS.items())
@@ -119,8 +119,8 @@ def _cell(sample: Sample, findings: list[str], thumbnails: Thumbnails) -> str:
     said = "<small>excluded</small>" * sample.choice.excluded + "".join(f"<mark>{line}</mark>" for line in findings)
     return (
         f'<li data-groups="{" ".join(name for name, holds in marks.items() if holds)}">'
-        f'<img alt="" loading="lazy" src="data:image/jpeg;base64,{picture}"><strong title="{_safe(sample.name)}">'
-        f"{_safe(sample.name)}</strong>{said}{''.join(lines)}<p tabindex=0>{_safe(sample.caption)}</p></li>\n"
+        f'<img alt="" loading="lazy" src="data:image/jpeg;base64,{picture}"><strong title="{_safe(sample.clip_name)}">'
+        f"{_safe(sample.clip_name)}</strong>{said}{''.join(lines)}<p tabindex=0>{_safe(sample.caption)}</p></li>\n"
     )
 
 

@@ -23,7 +23,7 @@ from .caption_files import CAPTION_SUFFIXES, CaptionFolders, current_bytes, put_
 from .caption_names import CaptionNames
 from .captions import LINK_OUTSIDE, caption_in, one_line
 from .contact_sheet import Thumbnails
-from .sample import Dataset, one_per_file
+from .sample import Dataset, one_per_clip
 
 _UNDO_BYTES = 64 << 20
 
@@ -34,6 +34,8 @@ class ScannedFile:
 
     path: Path
     name: str
+    shot_s: float | None = None
+    """start of the shot that the caption file is for, in seconds; None: for the complete file"""
     caption_file: Path
     """path of the caption file, which need not exist"""
     listed_in: str = ""
@@ -95,27 +97,32 @@ class Written:
 
 
 def scanned_files(dataset: Dataset, thumbnails: Thumbnails | None = None) -> list[ScannedFile]:
-    """Returns each file of a dataset once; the number of a file is its index. Files without captions come last."""
-    found: dict[Path, ScannedFile] = {}
+    """Returns each file of a dataset, or each shot with a caption file of its own, once; the number of a file is its
+    index. Files without captions come last."""
+    found: dict[tuple[Path, float | None], ScannedFile] = {}
     names = [CaptionNames(part.config.caption_extension) for part in dataset.parts]
     for part, captions in zip(dataset.parts, names, strict=True):
-        for sample in one_per_file((*part.samples, *part.excluded)):
+        for sample in one_per_clip((*part.samples, *part.excluded, *part.skipped)):
+            path, shot_s = key = sample.path, sample.captioned_shot_s
             file = ScannedFile(
-                path=sample.path,
-                name=sample.name,
-                caption_file=captions.file_of(sample.path),
+                path=path,
+                name=sample.clip_name,
+                shot_s=shot_s,
+                caption_file=captions.file_of(path) if shot_s is None else captions.of_shot(path, shot_s),
                 listed_in=part.config.folder if sample.listed else "",
                 said=sample.caption if sample.listed else "",
                 bucket=sample.bucket,
                 duration_s=sample.info.duration_s,
                 thumbnail=thumbnails.place_of(sample) if thumbnails is not None else None,
             )
-            found.setdefault(sample.path, file)
+            found.setdefault(key, file)
+    known = {path for path, _ in found}
     for part, captions in zip(dataset.parts, names, strict=True):
         for item in part.rejected:
-            if (path := item.wants_caption or item.too_short) is not None:
+            if (path := item.wants_caption or item.too_short) is not None and path not in known:
                 caption_file, usable = captions.file_of(path), item.too_short is None
-                found.setdefault(path, ScannedFile(path=path, name=item.name, caption_file=caption_file, usable=usable))
+                file = ScannedFile(path=path, name=item.name, caption_file=caption_file, usable=usable)
+                found.setdefault((path, None), file)
     return list(found.values())
 
 
@@ -195,6 +202,10 @@ class CaptionEdits:
     def path_of(self, clip: int) -> Path:
         """Returns the media file of a clip."""
         return self._files[self._number(clip)].path
+
+    def shot_of(self, clip: int) -> tuple[Path, float | None]:
+        """Returns the media file of a clip and the start of its shot in seconds; None for the complete file."""
+        return self.path_of(clip), self._files[clip].shot_s
 
     def to_write(self) -> list[Found]:
         """Returns one clip of every caption file that can be written and read, or does not exist yet; no excluded clips

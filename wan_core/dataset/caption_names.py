@@ -1,24 +1,29 @@
-"""Finds the caption file of a media file by name, and unread files that look like one.
+"""Finds the caption file of a media file or of one of its shots by name, and unread files that look like one.
 
 Names are compared in NFC (macOS stores NFD), suffixes case-insensitively. The stem is case-sensitive: A.mp4 and a.mp4
-may be two clips.
+may be two clips. The caption file of a shot has the shot's start in its name: `long@12.48s.txt`.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import unicodedata
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
 from ..files import lies_under
-from ..video import shown
+from ..video import STILL_SUFFIXES, shown
+from .files import CLIP_SUFFIXES
 
 _ENDINGS = (".txt", ".caption", ".json", ".cap")
 _FOLDERS = ("captions", "caption", "texts", "labels")
 _LISTS = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
 _LINES = ("prompt.txt", "prompts.txt", "captions.txt")
+_OF_SHOT = re.compile(r"(.+)@([0-9]{1,6}(?:\.[0-9]{1,6})?)s")
+_NEAR_S = 0.1
+"""largest difference between the start of a shot and the time in a file name"""
 
 
 def in_one_form(name: str) -> str:
@@ -33,6 +38,7 @@ class CaptionNames:
         """Messages mention folders below `allowed` only."""
         self._ending, self._allowed = ending, tuple(allowed)
         self._of_folder = lru_cache(maxsize=None)(_names_of)
+        self._shots_in = lru_cache(maxsize=None)(self._shots_of_folder)
 
     def file_of(self, path: Path) -> Path:
         """Returns the caption file of a media file: the existing one, or the one to create."""
@@ -44,6 +50,30 @@ class CaptionNames:
         alike = self._of_folder(path.parent).get(_compared(exact.name), [])
         # Sorted, because the order of listdir differs between systems.
         return [path.parent / name for name in sorted(alike, key=lambda name: (name != exact.name, name))]
+
+    def of_shot(self, path: Path, shot_s: float) -> Path:
+        """Returns the caption file of the shot that starts at `shot_s`: the existing one, or the one to create."""
+        near = [(abs(start_s - shot_s), name) for start_s, name in self._of_shots(path)]
+        found = min((one for one in near if one[0] <= _NEAR_S), default=None)
+        return path.with_name(found[1] if found else f"{path.stem}@{shot_s:.2f}s{self._ending}")
+
+    def without_shot(self, path: Path, shots_s: Sequence[float]) -> list[str]:
+        """Returns the names of caption files of shots of `path` that start at none of `shots_s`."""
+        return [name for at_s, name in self._of_shots(path) if all(abs(at_s - one) > _NEAR_S for one in shots_s)]
+
+    def _of_shots(self, path: Path) -> list[tuple[float, str]]:
+        """Returns (start in seconds, name) of the caption files of shots of a media file."""
+        return self._shots_in(path.parent).get(in_one_form(path.stem), [])
+
+    def _shots_of_folder(self, folder: Path) -> dict[str, list[tuple[float, str]]]:
+        names, found = self._of_folder(folder), dict[str, list[tuple[float, str]]]()
+        for key in sorted(name for name in names if "@" in name and name.endswith(self._ending.lower())):
+            stem = key[: -len(self._ending)]
+            # long@2.00s.txt is the caption of long@2.00s.mp4 if there is one.
+            is_of_clip = any(stem + ending in names for ending in (*CLIP_SUFFIXES, *STILL_SUFFIXES))
+            if (match := _OF_SHOT.fullmatch(stem)) and not is_of_clip:
+                found.setdefault(match[1], []).append((float(match[2]), names[key][0]))
+        return found
 
     def unread(self, path: Path) -> str:
         """Returns a clause that names a file which looks like the missing caption of `path`; "" if there is none."""

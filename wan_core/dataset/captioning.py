@@ -132,19 +132,21 @@ def with_new_captions(dataset: Dataset, written: Iterable[Path], context: ScanCo
 
 
 def frames_to_look_at(
-    dataset: Dataset, paths: Sequence[Path], video: VideoProcess, count: int, longest: int
+    dataset: Dataset, shots: Sequence[tuple[Path, float | None]], video: VideoProcess, count: int, longest: int
 ) -> Iterator[NDArray[np.uint8] | str]:
-    """Yields (F, H, W, 3) RGB of each clip: `count` frames, evenly spaced over what is trained; one of a still.
+    """Yields (F, H, W, 3) RGB of each of `shots` (CaptionEdits.shot_of): `count` frames, evenly spaced over what is
+    trained; one of a still.
 
     `longest`: the longest side in pixels. A clip that is not trained is read from its first to its last frame. For an
     unreadable clip the reason is yielded instead.
     """
     samples = dict[Path, list[Sample]]()
-    for sample in dataset.samples:
+    for sample in (*dataset.samples, *(sample for part in dataset.parts for sample in part.skipped)):
         samples.setdefault(sample.path, []).append(sample)
-    for path in paths:
+    for path, shot_s in shots:
+        own = [one for one in samples.get(path, []) if shot_s in (None, one.shot_s)]
         try:
-            yield _frames(video, path, samples.get(path, []), dataset.fps, (count, longest))
+            yield _frames(video, path, own, dataset.fps, (count, longest))
         except DatasetError as error:
             yield str(error)
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ..errors import DatasetError
 from ..files import FileError, atomic_write_bytes, open_regular
 from ..video import VideoProcess
-from .sample import Dataset, Sample, one_per_file
+from .sample import Dataset, Sample, one_per_clip
 
 _CELL_WIDTH, _CELL_HEIGHT, _TEXT_HEIGHT = 160, 120, 16
 _COLUMNS = 6
@@ -80,7 +80,7 @@ class Thumbnails:
     def draw(self, samples: Iterable[Sample]) -> None:
         """Make the missing thumbnails of files; stops after `_DRAWING_S`."""
         end_s = time.monotonic() + _DRAWING_S
-        for sample in one_per_file(samples):
+        for sample in one_per_clip(samples):
             if time.monotonic() > end_s:
                 return
             if (place := self.place_of(sample)) is not None and not place.is_file():

@@ -97,6 +97,8 @@ class Piece:
     turn: int = 0
     turns: int = 1
     scenes: int = 1
+    shot_s: float | None = None
+    """as in Sample"""
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,7 @@ class _Stretch:
     """at the dataset's fps"""
     held: int = 0
     """number of these frames that repeat the last one"""
+    shot_s: float | None = None
 
 
 def cut_file(
@@ -160,6 +163,7 @@ def _stretches(info: ClipInfo, config: DatasetConfig, cuts_s: Sequence[float], c
         return [_Stretch(0.0, available)]
     first_s = choice.start_s if is_piece else 0.0
     last_s = min(info.duration_s, first_s + (choice.length_s or info.duration_s)) if is_piece else info.duration_s
+    shots_s = (0.0, *cuts_s) if cuts_s else ()
     cuts_s = [cut_s for cut_s in cuts_s if first_s < cut_s < last_s]
     starts, ends = (first_s, *cuts_s), (*cuts_s, None)
     found: list[_Stretch] = []
@@ -168,7 +172,8 @@ def _stretches(info: ClipInfo, config: DatasetConfig, cuts_s: Sequence[float], c
             frames = math.ceil((last_s - start_s) * rate - 1e-3)  # 1e-3, because durations are rounded
         else:
             frames = math.ceil((end_s - start_s - _CUT_GUARD_S) * rate)
-        found.append(_Stretch(start_s, max(0, frames)))
+        shot_s = max((shot_s for shot_s in shots_s if shot_s <= start_s), default=None)
+        found.append(_Stretch(start_s, max(0, frames), shot_s=shot_s))
     return found
 
 
@@ -220,6 +225,7 @@ def _take_turns(
             bucket=bucket,
             turn=turn,
             turns=len(variants),
+            shot_s=stretch.shot_s,
         )
         for turn, (window, framing) in enumerate(variants)
     ]

@@ -33,7 +33,7 @@ def dataset_facts(review: DatasetReview) -> dict[str, Any]:
     # Files that the card can mend come first: it writes captions and chooses pieces.
     rejected = [r for part in dataset.parts for r in part.rejected]
     rejected.sort(key=lambda r: not (r.wants_caption or r.is_piece))
-    numbers = {file.path: number for number, file in enumerate(scanned_files(dataset))}
+    numbers = {(file.path, file.shot_s): number for number, file in enumerate(scanned_files(dataset))}
     return {
         "version": 1,
         "folders": [_short(part.config.folder) for part in dataset.parts],
@@ -67,14 +67,16 @@ def clip_groups(review: DatasetReview) -> dict[str, frozenset[int]]:
     "short": shorter than a window of the settings, also because of its piece; "marked": with a finding.
     """
     dataset = review.dataset
-    numbers = {file.path: number for number, file in enumerate(scanned_files(dataset))}
+    files = scanned_files(dataset)
     samples = one_per_file((*dataset.samples, *(sample for part in dataset.parts for sample in part.excluded)))
     findings = findings_by_file(review)
     alike = {path for path, kinds in findings.items() if not {"same bytes", "look alike"}.isdisjoint(kinds)}
     short = {s.path for s in samples if s.cut.held} | {r.too_short for part in dataset.parts for r in part.rejected}
     marked = {*findings, *short}
     groups = {"still": {s.path for s in samples if s.kind == "still"}, "short": short, "alike": alike, "marked": marked}
-    return {name: frozenset(numbers[path] for path in paths if path in numbers) for name, paths in groups.items()}
+    return {
+        name: frozenset(at for at, file in enumerate(files) if file.path in paths) for name, paths in groups.items()
+    }
 
 
 def findings_by_file(review: DatasetReview) -> dict[Path, list[str]]:
@@ -152,9 +154,9 @@ def _bucket(row: BucketRow) -> dict[str, Any]:
     }
 
 
-def _cell(sample: Sample, numbers: Mapping[Path, int]) -> dict[str, Any]:
+def _cell(sample: Sample, numbers: Mapping[tuple[Path, float | None], int]) -> dict[str, Any]:
     return {
-        "clip": numbers[sample.path],
+        "clip": numbers[sample.path, sample.captioned_shot_s],
         "name": _short(sample.name),
         "kind": sample.kind,
         "frames": sample.bucket.num_frames,
@@ -165,14 +167,14 @@ def _cell(sample: Sample, numbers: Mapping[Path, int]) -> dict[str, Any]:
     }
 
 
-def _left(item: Rejected, numbers: Mapping[Path, int]) -> dict[str, Any]:
+def _left(item: Rejected, numbers: Mapping[tuple[Path, float | None], int]) -> dict[str, Any]:
     path, wants = item.wants_caption or item.too_short, "caption"
     if item.too_short is not None:
         wants = "piece" if item.is_piece else "frames"
     return {
         "name": _short(item.name),
         "reason": _short(item.reason),
-        "clip": None if path is None else numbers[path],
+        "clip": next((number for (own, _), number in numbers.items() if own == path), None),
         "wants": wants,
     }
 

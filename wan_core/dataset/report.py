@@ -13,7 +13,7 @@ from .captions import TOKEN_LIMIT, estimated_tokens, lengths_of
 from .config import ROLES, DatasetConfig, kind_of, wanted_companions
 from .control_files import COMPANION_KINDS
 from .files import COMPANION_FOLDERS
-from .sample import Dataset, Sample, ScanResult, caption_remedies, one_per_file
+from .sample import Dataset, Sample, ScanResult, caption_remedies, one_per_clip, one_per_file
 from .windows import round_frames
 
 
@@ -103,12 +103,13 @@ def _picture_lines(config: DatasetConfig, samples: Sequence[Sample]) -> list[str
 
 
 def _caption_lines(config: DatasetConfig, samples: Sequence[Sample], hint: str = "") -> list[str]:
-    """Returns lines about captions, counted in files; `hint`: ScanResult.caption_hint."""
+    """Returns lines about captions, counted in files and in shots with their own; `hint`: ScanResult.caption_hint."""
     # A file lacks a caption if one of its captions is missing.
-    lacks = dict[Path, int]()
+    lacks = dict[tuple[Path, float | None], int]()
     for sample in samples:
-        lacks[sample.path] = max(lacks.get(sample.path, 0), _lacks_caption(sample))
-    files = one_per_file(sample for sample in samples if _lacks_caption(sample) == lacks[sample.path])
+        key = sample.path, sample.captioned_shot_s
+        lacks[key] = max(lacks.get(key, 0), _lacks_caption(sample))
+    files = one_per_clip(s for s in samples if _lacks_caption(s) == lacks[s.path, s.captioned_shot_s])
     return [
         *_sources(config, files),
         *_missing(config, files, hint),
@@ -125,22 +126,22 @@ def _lacks_caption(sample: Sample) -> int:
 def _sources(config: DatasetConfig, files: Sequence[Sample]) -> list[str]:
     counts = Counter(sample.caption_from for sample in files)
     from_list = counts["list"] + counts["list+trigger"]
-    from_files = counts["file"] + counts["file+trigger"]
+    from_files = counts["file"] + counts["file+trigger"] + counts["shot"] + counts["shot+trigger"]
     places = [f"{from_list} of {len(files)} from the list"] if from_list else []
     if from_files or not from_list:
         places.append(f"{from_files} of {len(files)} from {config.caption_extension} files")
     lines = ["captions: " + ", ".join(places)]
     if config.caption_prefix.strip():
         lines.append(f"prefix {config.caption_prefix.strip()!r} put in front of every caption")
-    if added := counts["file+trigger"] + counts["list+trigger"]:
+    if added := counts["file+trigger"] + counts["shot+trigger"] + counts["list+trigger"]:
         noun = "caption" if added == 1 else "captions"
         lines.append(f"trigger word {config.trigger_word.strip()!r} put in front of {added} {noun}")
     return lines
 
 
 def _missing(config: DatasetConfig, files: Sequence[Sample], hint: str) -> list[str]:
-    alone = [sample.name for sample in files if sample.caption_from == "trigger"]
-    empty = [sample.name for sample in files if sample.caption_from == "none"]
+    alone = [sample.clip_name for sample in files if sample.caption_from == "trigger"]
+    empty = [sample.clip_name for sample in files if sample.caption_from == "none"]
     lines: list[str] = []
     if alone:
         lines.append(f"no caption, trigger word {config.trigger_word.strip()!r} used alone: {listed(alone)}")
@@ -159,10 +160,10 @@ def _turns(config: DatasetConfig, samples: Sequence[Sample], files: Sequence[Sam
     if not config.caption_shuffles:
         return []
     # Tag orders of one caption have the same words; several captions of a file have different words.
-    orders: dict[tuple[Path, tuple[str, ...]], set[str]] = {}
+    orders: dict[tuple[tuple[Path, float | None], tuple[str, ...]], set[str]] = {}
     for sample in samples:
         words = tuple(sorted(sample.caption.replace(",", " ").split()))
-        orders.setdefault((sample.path, words), set()).add(sample.caption)
+        orders.setdefault(((sample.path, sample.captioned_shot_s), words), set()).add(sample.caption)
     shuffled = len({path for (path, _words), found in orders.items() if len(found) > 1})
     kept = f", the first {config.keep_tokens} tags in place" if config.keep_tokens else ""
     return [
@@ -172,7 +173,7 @@ def _turns(config: DatasetConfig, samples: Sequence[Sample], files: Sequence[Sam
 
 
 def _lengths(samples: Sequence[Sample]) -> list[str]:
-    known = {(sample.name, sample.caption): estimated_tokens(sample.caption) for sample in samples}
+    known = {(sample.clip_name, sample.caption): estimated_tokens(sample.caption) for sample in samples}
     lengths = lengths_of((name, count) for (name, _caption), count in known.items())
     line = (
         f"caption length: about {lengths.median} tokens (median), {lengths.longest} (longest), of at most "

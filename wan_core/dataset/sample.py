@@ -62,7 +62,7 @@ class Sample:
     name: str
     caption: str
     caption_from: str
-    """"file", "file+trigger", "list", "list+trigger", "trigger" or "none" """
+    """"shot", "shot+trigger", "file", "file+trigger", "list", "list+trigger", "trigger" or "none" """
     info: ClipInfo
     bucket: Bucket
     mark: tuple[int, ...]
@@ -76,6 +76,8 @@ class Sample:
     """number of samples that take turns; this one is trained in epochs with epoch % turns == turn"""
     scenes: int = 1
     """number of scenes in the file; 1 without split_scenes"""
+    shot_s: float | None = None
+    """start of its scene in the file in seconds; None without a cut in the file or without split_scenes"""
     weight: float = 1.0
     """factor of how often the sample is trained"""
 
@@ -96,6 +98,17 @@ class Sample:
         return self.info.kind
 
     @property
+    def captioned_shot_s(self) -> float | None:
+        """`shot_s`; None if the caption is that of the complete file."""
+        return None if self.caption_from.startswith("file") or self.listed else self.shot_s
+
+    @property
+    def clip_name(self) -> str:
+        """The name, with the start of the shot if the shot has a caption of its own, or none."""
+        shot_s = self.captioned_shot_s
+        return self.name if shot_s is None else f"{self.name}@{shot_s:.2f}s"
+
+    @property
     def upscaled(self) -> bool:
         """True if the source is smaller than its bucket."""
         return self.info.width < self.bucket.width or self.info.height < self.bucket.height
@@ -106,6 +119,14 @@ def one_per_file(samples: Iterable[Sample]) -> list[Sample]:
     found: dict[Path, Sample] = {}
     for sample in samples:
         found.setdefault(sample.path, sample)
+    return list(found.values())
+
+
+def one_per_clip(samples: Iterable[Sample]) -> list[Sample]:
+    """Returns the first sample of every file, or of every shot that has, or wants, a caption of its own; in order."""
+    found: dict[tuple[Path, float | None], Sample] = {}
+    for sample in samples:
+        found.setdefault((sample.path, sample.captioned_shot_s), sample)
     return list(found.values())
 
 
@@ -149,6 +170,8 @@ class ScanResult:
     """a clause that names files which may be the missing captions"""
     excluded: tuple[Sample, ...] = ()
     """one sample of each file that is excluded by choice"""
+    skipped: tuple[Sample, ...] = ()
+    """samples that missing_captions skips"""
     again: Callable[[Any], ScanResult] | None = field(default=None, compare=False)
     """function: ScanContext -> new scan of the same files; None where no caller needs one"""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 
 from ..choices import CHOICES_FILE, Choice, Choices
@@ -36,8 +37,8 @@ def _captions_of(written: Sequence[str], config: DatasetConfig) -> tuple[str, ..
     return tuple(dict.fromkeys(captions))
 
 
-def _source_of_caption(written: str, config: DatasetConfig, place: str = "file") -> str:
-    """Returns Sample.caption_from; `place` is "file" or "list"."""
+def _source_of_caption(written: str, place: str, config: DatasetConfig) -> str:
+    """Returns Sample.caption_from; `place` is "shot", "file" or "list"."""
     trigger = config.trigger_word.strip()
     if not written:
         return "trigger" if trigger else "none"
@@ -45,17 +46,21 @@ def _source_of_caption(written: str, config: DatasetConfig, place: str = "file")
     return f"{place}+trigger" if added else place
 
 
-def _without_captionless(config: DatasetConfig, samples: Sequence[Sample]) -> tuple[list[Sample], list[Rejected]]:
-    """Returns the samples that are trained, and the files that missing_captions skips."""
+def _without_captionless(
+    config: DatasetConfig, samples: Sequence[Sample]
+) -> tuple[list[Sample], list[Sample], list[Rejected]]:
+    """Returns the samples that are trained, those that missing_captions skips, and the skipped files or shots."""
     if config.missing_captions != "skip the file":
-        return list(samples), []
-    missing = {sample.name: sample for sample in samples if sample.caption_from == "none"}
+        return list(samples), [], []
+    skipped = [sample for sample in samples if sample.caption_from == "none"]
+    missing = {sample.clip_name: sample for sample in skipped}
     reason = f"has no caption ({config.caption_extension} file missing or empty), and missing_captions is skip the file"
     kept = [sample for sample in samples if sample.caption_from != "none"]
-    return kept, [
+    rejected = [
         Rejected(name=name, reason=reason, wants_caption=None if sample.listed else sample.path)
         for name, sample in missing.items()
     ]
+    return kept, skipped, rejected
 
 
 MIN_SOURCE_PIXELS = 16
@@ -118,9 +123,9 @@ def scan_files(
         else:
             samples += found
         context.tell(number + 1, len(files), file.shown_name)
-    notes = (*notes, *_read_of_several(files, captions))
+    notes = (*notes, *_read_of_several(files, captions), *_without_shot(config, samples, captions))
     caption_hint = caption_hint or _unread_caption(samples, captions)
-    samples, without_caption = _without_captionless(config, samples)
+    samples, skipped, without_caption = _without_captionless(config, samples)
     rejected += without_caption
     if not samples and config.missing_captions == "refuse" and not config.trigger_word.strip():
         samples, rejected, unread = _shown_without_captions(files, rejected, config, context, captions, choices)
@@ -142,6 +147,7 @@ def scan_files(
         notes=tuple(notes),
         caption_hint=caption_hint,
         excluded=tuple(excluded),
+        skipped=tuple(skipped),
         again=again,
     )
 
@@ -159,6 +165,16 @@ def _read_of_several(files: Sequence[MediaFile], captions: CaptionNames) -> list
     said = [f"{shown(found[0])} is read, not {shown(found[1])}" for found in several]
     more = f"; and {len(said) - 5} more" if len(said) > 5 else ""
     return [f"captions of one file: {'; '.join(said[:5])}{more}"] if said else []
+
+
+def _without_shot(config: DatasetConfig, samples: Sequence[Sample], captions: CaptionNames) -> list[str]:
+    """Returns a note about caption files of shots that are not among the samples."""
+    shots: dict[Path, list[float]] = {}
+    for sample in samples:
+        shots.setdefault(sample.path, []).extend([] if sample.shot_s is None else [sample.shot_s])
+    lost = [shown(name) for path, starts in shots.items() for name in captions.without_shot(path, starts)]
+    why = "no trained shot has their start" if config.split_scenes else "split_scenes is off"
+    return [f"captions of shots that are not read, because {why}: {listed(lost)}"] if lost else []
 
 
 def _unread_caption(samples: Sequence[Sample], captions: CaptionNames) -> str:
@@ -210,18 +226,18 @@ def _look_at(
     pieces = _cut(path, info, config, context, choice)
     if isinstance(pieces, Rejected):  # before the caption: `wants_caption` means that the clip itself is usable
         return pieces
-    caption = file.caption
     try:
-        if caption is None:
-            caption = read_caption(captions.file_of(path), allowed=context.allowed)
+        written = {shot_s: _caption_of(file, shot_s, context, captions) for shot_s in {p.shot_s for p in pieces}}
     except DatasetError as error:
-        return Rejected(name=name, reason=f"its caption {str(error).rstrip('.')}", wants_caption=path)
+        # A caption of the file would not replace that of a shot.
+        wants_caption = None if captions.without_shot(path, ()) else path
+        return Rejected(name=name, reason=f"its caption {str(error).rstrip('.')}", wants_caption=wants_caption)
     samples = [
         Sample(
             path=path,
             name=name,
-            caption="",
-            caption_from=_source_of_caption(caption, config, "file" if file.caption is None else "list"),
+            caption=written[piece.shot_s][0],
+            caption_from=_source_of_caption(*written[piece.shot_s], config),
             info=info,
             bucket=piece.bucket,
             mark=mark,
@@ -230,13 +246,27 @@ def _look_at(
             turn=piece.turn,
             turns=piece.turns,
             scenes=piece.scenes,
+            shot_s=piece.shot_s,
             weight=config.weight * file.weight,
             listed=file.caption is not None,
             choice=choice,
         )
         for piece in pieces
     ]
-    return with_captions(samples, _captions_of((caption, *file.more_captions), config))
+    return [
+        sample
+        for caption, same in groupby(samples, lambda sample: sample.caption)
+        for sample in with_captions(list(same), _captions_of((caption, *file.more_captions), config))
+    ]
+
+
+def _caption_of(file: MediaFile, shot_s: float | None, context: ScanContext, captions: CaptionNames) -> tuple[str, str]:
+    """Returns the caption of a shot, or else of its file, and its place as in `_source_of_caption`."""
+    if file.caption is not None:
+        return file.caption, "list"
+    if shot_s is not None and (own := read_caption(captions.of_shot(file.path, shot_s), allowed=context.allowed)):
+        return own, "shot"
+    return read_caption(captions.file_of(file.path), allowed=context.allowed), "file"
 
 
 def _cut(

@@ -122,7 +122,7 @@ def test_a_crop_is_where_it_was_moved(bench, make_clip, crop):
     right, middle, _ = (sample for sample in result.samples if sample.turn == 0)
     assert (right.cut.framing.offset, middle.cut.framing.offset) == ((64, 0), None)
     assert read_sample(bench.video, right, 16.0).mean() > 190
-    (looked,) = frames_to_look_at(Dataset((result,)), [right.path], bench.video, 1, 24)
+    (looked,) = frames_to_look_at(Dataset((result,)), [(right.path, None)], bench.video, 1, 24)
     assert not isinstance(looked, str)
     assert looked.shape == (1, 24, 16, 3)
     assert looked.mean() > 190, "a captioner sees another part"

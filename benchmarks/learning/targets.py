@@ -190,6 +190,19 @@ def in_processes(asked: argparse.Namespace) -> int:
         return sum(code != 0 for code in pool.map(one, wanted(asked)))
 
 
+def _seen(line: dict[str, Any]) -> str:
+    """What a row is for: clips of the new concept, or of each colour."""
+    if "colours" in line:
+        return " ".join(f"{count} {colour}" for colour, count in line["colours"].items() if count) or "none of them"
+    return str(line["new"]["all"]["right"])
+
+
+def _kept(line: dict[str, Any]) -> str:
+    """Old captions that are kept; of a slider, shapes and directions."""
+    old = line["old"]
+    return f"{old['shape']['right']} + {old['direction']['right']}" if "colours" in line else str(old["all"]["right"])
+
+
 def page(lines: list[dict[str, Any]]) -> str:
     """Returns the page of the results, a table for each part."""
     text = [
@@ -197,7 +210,10 @@ def page(lines: list[dict[str, Any]]) -> str:
         "",
         "Written by `python benchmarks/learning/targets.py --write-docs`.",
     ]
-    text += [f"{CLIPS} clips of the concept and {len(OLD)} old captions for each seed; no figure is typed by hand."]
+    text += [
+        f"{CLIPS} clips of the concept and {len(OLD)} old captions for each seed; no figure is typed by hand. A slider",
+        "is judged on the 16 captions of its colour: clips of each colour, and clips that keep shape + direction.",
+    ]
     for part in PARTS:
         text += [
             "",
@@ -210,8 +226,8 @@ def page(lines: list[dict[str, Any]]) -> str:
         for line in sorted((one for one in lines if one["part"] == part), key=lambda one: one["seed"]):
             rows.setdefault((line["row"], str(line.get("sampling", line.get("strength", "")))), []).append(line)
         for (row, how), found in rows.items():
-            new = ", ".join(str(one.get("colours", one["new"]["all"]["right"])) for one in found)
-            old = ", ".join(str(one["old"]["all"]["right"]) for one in found)
+            new = ", ".join(_seen(one) for one in found)
+            old = ", ".join(_kept(one) for one in found)
             text.append(f"| {row} | {how} | {new} | {old} |")
     return "\n".join(text) + "\n"
 

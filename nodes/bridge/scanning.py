@@ -40,7 +40,7 @@ from .progress import NodeProgress
 from .types import DatasetSettingsHandle, ModelHandle, WanDataset, WanDatasetSettingsType, WanTrainModel
 from .widgets import number, widget_values
 
-_MEASURING_S = 60.0
+_MEASURING_S = 10.0
 """longest time in seconds that a scan measures new clips; the next one goes on"""
 _MOST = 64
 _MOST_FILES = 400_000

@@ -82,7 +82,7 @@ def test_the_routes_are_added_once_and_only_to_a_server(
     assert not register()
     assert len(heard) == 1
     added = [(route.method, route.path) for route in server.routes]
-    assert len(added) == len(set(added)) == 26
+    assert len(added) == len(set(added)) == 28
     others = {path.partition("{")[0] for _, path in added if not path.startswith("/wan_trainer/runs")}
     assert len(others) == 7, others
     assert {

@@ -149,7 +149,6 @@ def test_whatever_goes_wrong_is_answered(
     [
         "# wan_train_network.py is started below\n#   accelerate launch wan_train_network.py --dit old.safetensors\n",
         'echo "starting wan_train_network.py --dit old.safetensors"\n',
-        "cat > note.txt <<'EOF'\nit's wan_train_network.py --dit old.safetensors\nEOF\n",
     ],
 )
 def test_a_usual_script_is_answered_with_its_command(routes: RouteServer, text: str) -> None:

@@ -153,12 +153,13 @@ def scanned_output(
         advice = advice_on(review, measured_clips(dataset, context, allowed_s=_MEASURING_S))
     lines = "\n".join(remark.text for remark in advice)
     report = f"{dataset_report(dataset)}\n\n{review.report()}\n\n{lines}"
-    facts = {
-        **dataset_facts(review),
+    found = dataset_facts(review)
+    facts: dict[str, Any] = {
+        **found,
+        "findings": [*found["findings"], *remark_facts(advice)],
         "asked": widget_values(node),
         "scan": SCANS.add(edits_of(dataset, review, thumbnails)),
     }
-    facts["findings"] += remark_facts(advice)
     # Under the key "images", the page would draw the sheet a second time below the card.
     facts["image"] = dict(ui.PreviewImage(sheet, cls=node).values[0])
     return io.NodeOutput(dataset, report, sheet, ui={"text": [report], "wan_dataset": [facts]})

@@ -33,15 +33,16 @@ class _Side:
 
     def add(self, bright: NDArray[np.bool_]) -> None:
         """`bright` (lines, samples along each line)."""
-        across = bright.any(axis=0)  # of a line, only where there is a picture: between pillars
+        across: NDArray[np.bool_] = np.any(bright, axis=0)  # of a line, only where there is a picture: between pillars
         length = int(across.sum())
         share = bright.sum(axis=1, dtype=np.int32).astype(np.float32) / max(1, length)
-        if self.brightest is None or self.in_picture is None:
-            self.brightest, self.in_picture = np.zeros_like(share), np.zeros(share.shape, np.int32)
-        self.brightest = np.maximum(self.brightest, bright.mean(axis=1, dtype=np.float32))
-        inside = share >= _PICTURE_SHARE
-        self.in_picture += inside
-        self.lit += bool(inside.any()) and length >= 0.2 * len(across)
+        brightest, in_picture = self.brightest, self.in_picture
+        if brightest is None or in_picture is None:
+            brightest, in_picture = np.zeros(share.shape, np.float32), np.zeros(share.shape, np.int32)
+        inside: NDArray[np.bool_] = share >= _PICTURE_SHARE
+        means: NDArray[np.float32] = bright.mean(axis=1, dtype=np.float32)
+        self.brightest, self.in_picture = np.maximum(brightest, means), in_picture + inside
+        self.lit += bool(inside.any()) and length >= 0.2 * across.size
 
     def result(self) -> tuple[float, float]:
         """Returns start and end of the picture, as shares of the side."""

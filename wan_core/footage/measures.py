@@ -66,4 +66,5 @@ class Measures:
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Measures:
         """Returns the measures of `to_dict`, also after a JSON file turned tuples into lists."""
-        return Measures(**{key: tuple(value) if isinstance(value, list) else value for key, value in data.items()})
+        values: dict[str, Any] = {key: tuple(one) if isinstance(one, list) else one for key, one in data.items()}
+        return Measures(**values)

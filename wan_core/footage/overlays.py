@@ -54,12 +54,12 @@ class Overlays:
             return
         self._shape = small.shape
         edges = inside[:, 1:] - inside[:, :-1]
-        if self._low is None or self._high is None or self._low.shape != edges.shape:
-            self._low, self._high, self._frames = edges.copy(), edges.copy(), 0
+        low, high = self._low, self._high
+        if low is None or high is None or low.shape != edges.shape:
+            low, high, self._frames = edges.copy(), edges.copy(), 0
             self._edges = np.zeros(edges.shape, np.int16)
             self._until_s = time_s + _WINDOW_S
-        np.minimum(self._low, edges, out=self._low)
-        np.maximum(self._high, edges, out=self._high)
+        self._low, self._high = np.minimum(low, edges), np.maximum(high, edges)
         self._edges += np.abs(edges) > _EDGE
         self._frames += 1
         if time_s >= self._until_s:

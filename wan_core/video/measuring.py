@@ -67,6 +67,6 @@ def _luma(frame: VideoFrame) -> tuple[NDArray[np.uint8], int]:
     first = frame.format.components[0]
     if first.is_luma and first.bits == 8 and frame.format.is_planar:
         plane = frame.planes[0]
-        lines = np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size)
+        lines = np.frombuffer(memoryview(plane), np.uint8).reshape(-1, plane.line_size)
         return lines[: frame.height, : frame.width], 0 if is_full_range(frame) else 16
     return np.asarray(frame.reformat(format="gray", threads=1).to_ndarray(), np.uint8), 0

@@ -247,8 +247,7 @@ class DatasetConfig(Config):
     )
     split_scenes: bool = setting(
         False,
-        "Detect cuts in each clip, so that no window crosses one. Needs the package scenedetect. Turn it on when your "
-        "clips contain cuts.",
+        "Detect cuts in each clip, so that no window crosses one. Turn it on when your clips contain cuts.",
     )
     scene_threshold: float = setting(
         27.0,

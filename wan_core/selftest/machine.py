@@ -23,7 +23,7 @@ from ..video import VideoProcess
 _GIB = 1 << 30
 _NEEDED = ("torch", "numpy", "safetensors", "av", "pillow", "psutil")
 _OPTIONAL = (
-    *("gguf", "zstandard", "scenedetect", "tensorboard", "bitsandbytes", "torchao", "pytorch-optimizer", "peft"),
+    *("gguf", "zstandard", "tensorboard", "bitsandbytes", "torchao", "pytorch-optimizer", "peft"),
     *("google-crc32c", "triton", "xformers", "flash-attn"),
 )
 _SIDE, _FRAMES = 64, 9

@@ -123,7 +123,7 @@ class VideoProcess:
     def cuts(self, path: Path, *, threshold: float, duration_s: float) -> list[float]:
         """Returns the start of every scene after the first, in seconds, ascending.
 
-        Decodes the complete clip, which may take four times its duration. DependencyError without PySceneDetect.
+        Decodes the complete clip, which may take four times its duration.
         """
         seconds = max(self._timeouts_s["scenes"], 4 * duration_s)
         header, _ = self._ask("scenes", path, {"threshold": threshold}, seconds=seconds)

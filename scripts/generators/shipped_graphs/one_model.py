@@ -289,6 +289,7 @@ CAPTION_PROMPT = (
 """in the order of Wan's own captions: subject, motion, camera, setting"""
 _FOOTAGE = training(dataset={"num_frames": 33, "width": 832, "height": 480}, train={"run_name": "my_footage_lora"})
 _FOOTAGE["cache"].inputs["dataset"] = Link("save")
+_FOOTAGE["kept"].inputs["split_scenes"] = True
 _FOOTAGE |= {
     "look": Node("WanClipFrames", {"dataset": Link("dataset")}, size=(360, 220)),
     "seer": Node("CLIPLoader", {"clip_name": QWEN_VL, "type": "stable_diffusion"}, size=(360, 110)),
@@ -316,8 +317,8 @@ FOOTAGE = Graph(
 
 **Steps**
 
-1. Put clips of 2 seconds or more into a folder of ComfyUI's `input` folder. No captions are needed. Cut a long video
-into its shots first: each file gets one caption.
+1. Put clips of 2 seconds or more, or one long video, into a folder of ComfyUI's `input` folder. No captions are needed.
+A long video is split at its cuts (`split_scenes` of *Wan Dataset Settings*), and each shot gets its own caption.
 2. Press **R**, then choose the folder in *Wan Video Dataset*.
 3. Press **Run**. The captions of 20 clips are written; press **Run** again until none is missing. Then training
 begins by itself.

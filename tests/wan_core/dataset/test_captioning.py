@@ -76,7 +76,6 @@ def test_answers_that_are_no_captions_are_named() -> None:
 @pytest.fixture
 def folder(make_clip) -> Path:
     """A red, a blue and a dark green shot, which start at 0, 1.25 and 2.5 s."""
-    pytest.importorskip("scenedetect", reason="needs pip install scenedetect-headless")
     pictures = [np.full((48, 64, 3), 10, np.uint8) for _ in range(60)]
     for number, picture in enumerate(pictures):
         picture[..., (0, 2, 1)[number // 20]] = (200, 200, 90)[number // 20] + number % 2

@@ -138,7 +138,6 @@ def test_a_damaged_memo_is_forgotten(folder, damage):
 
 
 def test_cuts_are_found_once_for_each_threshold_and_draws_read_a_file_once(folder, monkeypatch):
-    pytest.importorskip("scenedetect")
     folder.scan(split_scenes=True)
     _, asked = folder.scan(split_scenes=True)
     assert asked == []

@@ -130,7 +130,6 @@ def test_pictures_that_move_are_framed_like_clips(video, tmp_path):
 
 
 def test_scenes_are_found_in_them_too(video, tmp_path):
-    pytest.importorskip("scenedetect")
     frames = [Image.new("RGB", (64, 48), colour) for colour in ("red",) * 10 + ("blue",) * 10]
     # Equal frames would be written as one.
     for number, frame in enumerate(frames):

@@ -157,7 +157,7 @@ def _bucket(row: BucketRow) -> dict[str, Any]:
 def _cell(sample: Sample, numbers: Mapping[tuple[Path, float | None], int]) -> dict[str, Any]:
     return {
         "clip": numbers[sample.path, sample.captioned_shot_s],
-        "name": _short(sample.name),
+        "name": _short(sample.clip_name),
         "kind": sample.kind,
         "frames": sample.bucket.num_frames,
         "width": sample.bucket.width,

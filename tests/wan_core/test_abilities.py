@@ -55,7 +55,7 @@ def test_what_a_card_can_follows_from_its_age(
     found = abilities_of("cuda:0")
     assert (found.compute, found.fp8_products, found.int8_products, found.compiles) == (compute, fp8, int8, compiles)
     assert (found.name, found.memory) == (card.name, card.total_memory)
-    assert ("no bf16" in found.sentence()) is (compute != "bf16")
+    assert ("no native bf16" in found.sentence()) is (compute != "bf16")
     assert "computes in bf16" in found.sentence() or f"compute in {compute}" in found.sentence()
 
 

@@ -156,7 +156,7 @@ def test_a_disk_that_fails_is_named_with_the_file(tmp_path: Path, monkeypatch: p
     with TensorFile(path) as file:
         file.data.close()
         monkeypatch.setattr(file.data, "file", Broken())
-        with pytest.raises(CheckpointError, match=r"^wan\.safetensors cannot be read: Input/output error\. Check the "):
+        with pytest.raises(CheckpointError, match=r"^wan\.safetensors cannot be read: Input/output error\. Check its "):
             file.read("patch_embedding.weight")
 
 

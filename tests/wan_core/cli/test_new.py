@@ -76,7 +76,7 @@ def test_names_of_a_list_stand_between_commas() -> None:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ("target_preset=motions", 'is none. Did you mean "motion"'),
+        ("target_preset=motions", 'is not a preset. Did you mean "motion"'),
         ("learning_rate", "is not NAME=VALUE"),
         ("learning_rat=1", 'Did you mean "learning_rate"'),
         ("model.attentoin=x", 'Did you mean "attention"'),

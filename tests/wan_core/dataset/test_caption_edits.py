@@ -284,7 +284,7 @@ def test_a_caption_that_another_program_holds_open_stays_and_can_be_put_back_lat
     new = known.write(2, "", "new").change
     held = holding(monkeypatch)
     held |= {"a.txt", "c.txt"}
-    with pytest.raises(DatasetError, match=r"^a\.txt is open in another program, such as an editor"):
+    with pytest.raises(DatasetError, match=r"^a\.txt is held open by another program, such as an editor"):
         known.write(0, "a cat", "a dog")
     refused = [*known.undo(change).refused, *known.undo(new).refused]
     assert refused == [

@@ -146,7 +146,9 @@ def _json_rows(path: Path) -> Iterator[_Read]:
         what = "is not valid JSON" if path.suffix.lower() == ".json" else "is one array, but not valid JSON"
         raise DatasetError(f"{path.name} {what} ({str(error)[:120]}). Write it again.") from error
     if not isinstance(data, list):
-        raise DatasetError(f"{path.name} is not a list of rows. Write [{{...}}, {{...}}], or one row per line as .jsonl.")
+        raise DatasetError(
+            f"{path.name} is not a list of rows. Write [{{...}}, {{...}}], or one row per line as .jsonl."
+        )
     for number, row in enumerate(cast("list[Any]", data), 1):
         yield f"row {number}", row if isinstance(row, dict) else "is not an object such as {...}"
 

@@ -105,7 +105,9 @@ class _Json:
         except (ValueError, RecursionError) as error:
             raise DatasetError(f"{name} is not valid JSON ({str(error)[:120]}). Write it again.") from error
         if not isinstance(found, list):
-            raise DatasetError(f"{name} is not a list of rows. Write [{{...}}, {{...}}], or one row per line as .jsonl.")
+            raise DatasetError(
+                f"{name} is not a list of rows. Write [{{...}}, {{...}}], or one row per line as .jsonl."
+            )
         self._data = cast("list[Any]", found)
         first = (row for row in self._data[:1000] if isinstance(row, dict))
         self.columns = list(dict.fromkeys(str(key) for row in first for key in cast("dict[str, Any]", row)))

@@ -111,9 +111,8 @@ def ready(pack_nodes: dict[str, Any], monkeypatch: pytest.MonkeyPatch, base: Pat
     model = pack_nodes["LoadWanModel"].execute(device="cpu", diffusion_model=MODEL).result[0]
     run = our_module(pack_nodes, "bridge.types").RunHandle(write_run(base / "output" / "wan_trainer"), 4, 16.0)
     monkeypatch.setattr(our_module(pack_nodes, "validate_video"), "encoder_identity", lambda *_: "0" * 64)
-    cache = SimpleNamespace(
-        fingerprint="0" * 64, cache_set=SimpleNamespace(items=[SimpleNamespace(context=())]), prompt_id="", report=None
-    )
+    clips = SimpleNamespace(items=[SimpleNamespace(context=())], kind=SimpleNamespace(in_context=False))
+    cache = SimpleNamespace(fingerprint="0" * 64, cache_set=clips, prompt_id="", report=None)
     return {
         "LoadWanModel": {"device": "cpu", "diffusion_model": MODEL},
         "WanPrecisionPolicy": {"model": model},

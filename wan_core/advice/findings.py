@@ -120,5 +120,5 @@ def _how(kind: str, names: Mapping[str, Sample], measured: MeasuredClips) -> str
 
 def remark_facts(remarks: Sequence[Remark]) -> list[dict[str, Any]]:
     """Returns the remarks with a kind as findings of `dataset_facts`."""
-    told = [remark for remark in remarks if remark.kind]
-    return [{"kind": r.kind, "count": r.count, "names": [name[:300] for name in r.names[:20]]} for r in told]
+    shown = [remark for remark in remarks if remark.kind]
+    return [{"kind": r.kind, "count": r.count, "names": [name[:300] for name in r.names[:20]]} for r in shown]

@@ -34,7 +34,7 @@ _LIFT = 12.0
 _MOST_CELLS = 60
 """per cent of the cells that become brighter or darker together"""
 _TURNS = 3.0
-"""a flicker crosses its mean at least so many times a second"""
+"""least number of times a second that a flicker crosses its mean"""
 
 
 class Changed(NamedTuple):

@@ -13,7 +13,7 @@ _MOVED = 12
 _MOVED_SHARE = 0.001
 """share of pixels that move in a frame that can be judged"""
 _COMBED = 1.1
-"""a frame is combed if neighbouring lines differ so many times as much as the next but one: 0.5 to 0.9 in pictures, 1
+"""a frame is combed if neighbouring lines differ by this multiple of what lines two apart do: 0.5 to 0.9 in pictures, 1
 in noise, 1.5 to 5 in combs"""
 
 _EVERY_S, _MOST_FRAMES = 0.5, 48

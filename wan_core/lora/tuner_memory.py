@@ -22,7 +22,7 @@ def tuner_bytes(config: LoraConfig, wide: int, tall: int) -> TunerBytes:
     if name in _SMALL:
         return TunerBytes()
     options = arguments_of(config.peft_args, "peft_args")
-    if name == "BOFT":  # a product of so many rotations; one, where PEFT cannot build its CUDA kernel
+    if name == "BOFT":  # a product of that number of rotations; one, where PEFT cannot build its CUDA kernel
         turns = _count(options.get("boft_n_butterfly_factor"), 1)
         return TunerBytes(fixed=turns * square, kept=2 * turns * square, passing=2 * square)
     if name == "HRA":  # a product of r reflections, of which each partial product is kept

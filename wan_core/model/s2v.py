@@ -25,7 +25,7 @@ from .shape import FRAMES_BEFORE, Numerics, WanShape
 _HEADS = 4
 """of the sound encoder: each makes one token of a latent frame, and one learned token is added"""
 _EPS = 1e-5
-"""of the norm that the whole sound of a frame modulates"""
+"""of the norm that the global token of a frame modulates"""
 _PACKED = ((1, 1), (2, 2), (16, 4))
 """the frames before the clip, nearest first: number of latent frames, and how many frames, and times how many rows and
 columns of a token, one packed token covers"""
@@ -44,7 +44,7 @@ class _Embeddings(Protocol):
 
 
 class SoundEncoder(nn.Module):
-    """Encodes features of sound, four per latent frame, as K tokens per latent frame and one of the whole sound."""
+    """Encodes features of sound, four per latent frame, as K tokens per latent frame and one global token."""
 
     def __init__(self, shape: WanShape, numerics: Numerics) -> None:
         super().__init__()
@@ -63,15 +63,17 @@ class SoundEncoder(nn.Module):
         self.encoder.register_parameter("padding_tokens", nn.Parameter(torch.empty(1, 1, 1, dim)))
 
     def forward(self, sound: Tensor) -> Tensor:
-        """sound (B, layers, C, 4F) -> (B, F, K + 1, D) in the compute dtype, the token of the whole sound last."""
+        """sound (B, layers, C, 4F) -> (B, F, K + 1, D) in the compute dtype, the global token last."""
         compute = self.numerics.compute
         share = functional.silu(self.weights.to(compute))
         mixed = ((sound.to(compute) * share) / share.sum(1, keepdim=True)).sum(1).transpose(1, 2)
         local = self.encoder["conv1_local"](mixed).unflatten(2, (_HEADS, -1)).transpose(1, 2).flatten(0, 1)
         tokens = self._per_frame(local).unflatten(0, (len(sound), _HEADS)).transpose(1, 2)
         learned = self.encoder.get_parameter("padding_tokens").to(compute).expand(*tokens.shape[:2], -1, -1)
-        whole = cast_linear(self.encoder["final_linear"], self._per_frame(self.encoder["conv1_global"](mixed)), compute)
-        return torch.cat([tokens, learned, whole.unsqueeze(2)], dim=2)
+        pooled = cast_linear(
+            self.encoder["final_linear"], self._per_frame(self.encoder["conv1_global"](mixed)), compute
+        )
+        return torch.cat([tokens, learned, pooled.unsqueeze(2)], dim=2)
 
     def _per_frame(self, x: Tensor) -> Tensor:
         """(P, 4F, D / 4) -> (P, F, D)."""
@@ -97,8 +99,8 @@ class SoundAttention(WanAttention):
             return tokens
         heard = tokens.shape[1] // rows * sound.shape[1]
         compute, dtype, batch = self.numerics.compute, self.numerics.qk_norm, len(tokens)
-        local, whole = sound[:, :, :-1].flatten(0, 1), sound[:, :, -1]
-        shift, scale = self.adain(functional.silu(whole)).chunk(2, -1)
+        local, pooled = sound[:, :, :-1].flatten(0, 1), sound[:, :, -1]
+        shift, scale = self.adain(functional.silu(pooled)).chunk(2, -1)
         x = shift_and_scale(tokens[:, :heard], shift, scale, _EPS, self.numerics.norm, compute)
         query = self._heads(self.norm_q(self.q(x), dtype).view(len(local), -1, x.shape[-1]))
         key, value = self._heads(self.norm_k(self.k(local), dtype)), self._heads(self.v(local))

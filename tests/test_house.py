@@ -48,11 +48,14 @@ def imported(file: Path) -> tuple[tuple[str, str], ...]:
 
 
 def listed(file: Path) -> list[str]:
-    """What a file names in its `__all__`."""
+    """What a file names in its `__all__`; for the `__init__` of a room without one, what it imports from its files."""
     for node in tree_of(file).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             return sorted(ast.literal_eval(node.value))
-    return []
+    if file.name != "__init__.py":
+        return []
+    taken = [node for node in tree_of(file).body if isinstance(node, ast.ImportFrom) and node.level == 1]
+    return sorted(alias.name for node in taken for alias in node.names)
 
 
 def faces() -> dict[str, list[str]]:

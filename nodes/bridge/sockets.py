@@ -20,10 +20,10 @@ from comfy.ldm.wan import vae2_2 as wan22
 from comfy.taesd.taehv import TAEHV
 from torch import Tensor
 
-from ...wan_core.cache import TEXT_LENGTH, TEXT_WIDTH, LatentCache, text_key
+from ...wan_core.cache import TEXT_WIDTH, LatentCache, text_key
 from ...wan_core.dataset import DEFAULT_NEGATIVE_PROMPT
 from ...wan_core.errors import ConfigError
-from ...wan_core.model import LatentSpace
+from ...wan_core.model import TEXT_LENGTH, LatentSpace
 
 _VAE_FILES = {"wan2.1": "wan_2.1_vae.safetensors", "wan2.2": "wan2.2_vae.safetensors"}
 _VAE_CLASSES = {"wan2.1": (wan21.WanVAE, 96), "wan2.2": (wan22.WanVAE, 160)}

@@ -5,10 +5,3 @@ from __future__ import annotations
 from .clips import MeasuredClips, measured_clips
 from .findings import remark_facts
 from .lacks import advice_on
-
-__all__ = [
-    "MeasuredClips",
-    "advice_on",
-    "measured_clips",
-    "remark_facts",
-]

@@ -5,7 +5,6 @@ An entry's name is a digest of all its inputs, so an edited caption is a cache m
 
 from __future__ import annotations
 
-from ..model import TEXT_LENGTH
 from .batch_reader import BatchReader
 from .batches import Batch, Batches, Weights, pad_text, stack_texts
 from .cache_set import CacheItem, CacheSet, context_note
@@ -22,56 +21,3 @@ from .slider import SliderConfig, slider_set
 from .synthetic import SyntheticConfig, synthetic_mark, synthetic_note, synthetic_set
 from .unpack import unpack
 from .upkeep import check_entries, removals_seen, room_of, stats_of, trim, young_sets
-
-__all__ = [
-    "BUCKET_SAMPLINGS",
-    "ENCODING",
-    "SHARE",
-    "TEXT_LENGTH",
-    "TEXT_WIDTH",
-    "Batch",
-    "BatchReader",
-    "Batches",
-    "CacheItem",
-    "CacheSet",
-    "Encoders",
-    "EncodingPlan",
-    "EncodingReport",
-    "LatentCache",
-    "Order",
-    "ShareDone",
-    "SliderConfig",
-    "SyntheticConfig",
-    "Weights",
-    "check_entries",
-    "condition_key",
-    "context_note",
-    "encode_missing",
-    "encode_over_ranks",
-    "encode_share",
-    "finish_shares",
-    "latent_key",
-    "nothing_shown_reason",
-    "pad_text",
-    "part_of",
-    "picture_path",
-    "plan_encoding",
-    "plan_prompts",
-    "read_picture",
-    "removals_seen",
-    "report_of",
-    "room_of",
-    "shares_of",
-    "slider_set",
-    "stack_texts",
-    "stats_of",
-    "synthetic_mark",
-    "synthetic_note",
-    "synthetic_set",
-    "tensor_key",
-    "text_key",
-    "trim",
-    "unpack",
-    "write_picture",
-    "young_sets",
-]

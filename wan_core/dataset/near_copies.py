@@ -7,10 +7,9 @@ then small pictures of the first and middle frame are correlated at several crop
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,43 +65,35 @@ def near_twins(
     at most.
     """
     files = one_per_file(samples)
-    if known is None:
+
+    def find() -> tuple[list[list[int]], int]:
         return _found_among(files, _Pictures(video, time.monotonic() + allowed_s, known))
 
-    def find() -> list[Any]:
-        found = _found_among(files, _Pictures(video, time.monotonic() + allowed_s, known))
-        place = {sample.path: number for number, sample in enumerate(files)}
-        return [[[place[sample.path] for sample in group] for group in found.groups], found.left_out]
-
     how = f"copies within {allowed_s:g} s: {_NEAR_BITS} bits, {_NEAR_CORRELATION}, {_CROPS}, {_SAME_LENGTH}"
-    groups, left_out = known.search((sample.path for sample in files), how, find)
+    groups, left_out = find() if known is None else known.search((sample.path for sample in files), how, find)
     return NearTwins(tuple(tuple(files[number] for number in group) for group in groups), left_out)
 
 
-def _found_among(files: Sequence[Sample], pictures: _Pictures) -> NearTwins:
-    found = [(sample, int(look, 16)) for sample in files if (look := pictures.look(sample))]
+def _found_among(files: Sequence[Sample], pictures: _Pictures) -> tuple[list[list[int]], int]:
+    """Returns groups of places in `files`, and the number of files that were not compared."""
+    found = [(place, int(look, 16)) for place, sample in enumerate(files) if (look := pictures.look(sample))]
     looks = np.array([look for _, look in found], np.uint64)
     group_of = np.arange(len(found))
-    pairs: list[tuple[Sample, Sample]] = []
-    for row, (sample, _) in enumerate(found):
-        close = row + 1 + np.flatnonzero(_ones(looks[row + 1 :] ^ looks[row]) <= _NEAR_BITS)
+    for row, (place, _) in enumerate(found):
+        apart = np.unpackbits((looks[row + 1 :] ^ looks[row])[:, None].view(np.uint8), axis=-1).sum(-1)
+        close = row + 1 + np.flatnonzero(apart <= _NEAR_BITS)
         for column in [row, *close[group_of[close] != group_of[row]].tolist()]:
             if pictures.over:
-                pictures.late |= {late.path for late, _ in found[row:]}
-                return NearTwins(_groups(pairs), len(pictures.late))
-            other = found[column][0]
+                pictures.late |= {files[late].path for late, _ in found[row:]}
+                break
+            sample, other = files[place], files[found[column][0]]
             # Files of one group need no comparison, which saves decoding.
             if group_of[row] != group_of[column] and _same_length(sample, other) and pictures.alike(sample, other):
-                pairs.append((sample, other))
                 group_of[group_of == group_of[column]] = group_of[row]
-    return NearTwins(_groups(pairs), len(pictures.late))
-
-
-def _ones(numbers: NDArray[np.uint64]) -> NDArray[np.uint8]:
-    """Returns the number of set bits of each number (n,)."""
-    if hasattr(np, "bitwise_count"):  # numpy 2
-        return np.bitwise_count(numbers)
-    return np.unpackbits(numbers[:, None].view(np.uint8), axis=-1).sum(-1, dtype=np.uint8)
+    groups: dict[int, list[int]] = {}
+    for (place, _), group in zip(found, group_of.tolist(), strict=True):
+        groups.setdefault(group, []).append(place)
+    return [group for group in groups.values() if len(group) > 1], len(pictures.late)
 
 
 def _same_length(a: Sample, b: Sample) -> bool:
@@ -120,7 +111,6 @@ class _Pictures:
 
     @property
     def over(self) -> bool:
-        """Whether the deadline has passed."""
         return time.monotonic() > self._deadline
 
     def look(self, sample: Sample) -> str:
@@ -129,21 +119,21 @@ class _Pictures:
         """
         if sample.info.look or sample.kind == "clip":
             return sample.info.look
-        if self._memo is None:
-            return self._look_of_still(sample)
-        return self._memo.recall(sample.path, "look", lambda: self._look_of_still(sample))
 
-    def _look_of_still(self, sample: Sample) -> str:
-        height = min(max(1, round(_SIDE * sample.info.height / sample.info.width)), 16 * _SIDE)
-        picture = self._read(sample, 0.0, _SIDE, height)
-        return "" if picture is None else look_of(_grey(picture))
+        def ask() -> str:
+            height = min(max(1, round(_SIDE * sample.info.height / sample.info.width)), 16 * _SIDE)
+            picture = self._read(sample, 0.0, _SIDE, height)
+            return "" if picture is None else look_of(_grey(picture))
+
+        return ask() if self._memo is None else self._memo.recall(sample.path, "look", ask)
 
     def alike(self, a: Sample, b: Sample) -> bool:
         """True if the first and middle frames of both files correlate, with either one cropped."""
         mine, other = self._crops(a), self._crops(b)
         if mine is None or other is None:
             return False
-        return all(max(_best(m[0], o), _best(o[0], m)) >= _NEAR_CORRELATION for m, o in zip(mine, other, strict=True))
+        best = (max((o @ m[0]).max(), (m @ o[0]).max()) for m, o in zip(mine, other, strict=True))
+        return all(found >= _NEAR_CORRELATION for found in best)
 
     def _crops(self, sample: Sample) -> list[NDArray[np.float32]] | None:
         """Returns all crops of the first and of the middle frame, each as unit vectors (crops, values)."""
@@ -186,18 +176,3 @@ def _cropped(picture: NDArray[np.uint8]) -> NDArray[np.float32]:
         away = (values - values.mean((0, 1))).ravel()
         crops.append(away / max(float(np.linalg.norm(away)), 1e-6))
     return np.stack(crops)
-
-
-def _best(picture: NDArray[np.float32], crops: NDArray[np.float32]) -> float:
-    return float((crops @ picture).max())
-
-
-def _groups(pairs: Iterable[tuple[Sample, Sample]]) -> tuple[tuple[Sample, ...], ...]:
-    """Returns the connected components of pairs."""
-    groups: dict[Path, list[Sample]] = {}
-    for a, b in pairs:
-        mine, other = groups.get(a.path, [a]), groups.get(b.path, [b])
-        if mine is not other:
-            merged = [*mine, *other]
-            groups |= {sample.path: merged for sample in merged}
-    return tuple(tuple(group) for group in {id(group): group for group in groups.values()}.values())

@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from ..cache import TEXT_LENGTH, TEXT_WIDTH, CacheItem, CacheSet, LatentCache, pad_text, synthetic_note
+from ..cache import TEXT_WIDTH, CacheItem, CacheSet, LatentCache, pad_text, synthetic_note
 from ..errors import CacheError, DatasetError, DependencyError
 from ..files import atomic_write
+from ..model import TEXT_LENGTH
 from ..packages import pip_line
 
 _MOST_RECORDS = 100_000

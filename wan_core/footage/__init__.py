@@ -7,5 +7,3 @@ from __future__ import annotations
 
 from .measures import FOOTAGE_VERSION, Measures, Rectangle
 from .meter import SMALL_WIDTH, Luma, Meter
-
-__all__ = ["FOOTAGE_VERSION", "SMALL_WIDTH", "Luma", "Measures", "Meter", "Rectangle"]

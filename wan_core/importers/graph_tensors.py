@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ..cache import TEXT_LENGTH, TEXT_WIDTH, CacheItem, CacheSet, EncodingReport, LatentCache, report_of, tensor_key
+from ..cache import TEXT_WIDTH, CacheItem, CacheSet, EncodingReport, LatentCache, report_of, tensor_key
 from ..dataset.conditioning import condition_misfits, stream_sizes
 from ..errors import DatasetError, stop_if
-from ..model import LATENT_SPACES, ConditionKind, LatentSpace
+from ..model import LATENT_SPACES, TEXT_LENGTH, ConditionKind, LatentSpace
 
 GIVEN = "tensors"
 """identity of the encoders in sets of a graph's tensors"""

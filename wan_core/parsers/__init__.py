@@ -8,5 +8,3 @@ from __future__ import annotations
 
 from .process import Tables, parsed
 from .tables import MOST_COLUMNS, MOST_ROWS, too_many_rows
-
-__all__ = ["MOST_COLUMNS", "MOST_ROWS", "Tables", "parsed", "too_many_rows"]

@@ -10,20 +10,3 @@ from .grid_picture import GridPicture, grid_picture, readable
 from .messages import ClipInfo, Framing, covered_size
 from .process import VideoProcess
 from .sources import STILL_SUFFIXES, UnreadableError, require_pyav, shown
-
-__all__ = [
-    "LOOK_SIZE",
-    "STILL_SUFFIXES",
-    "ClipInfo",
-    "Framing",
-    "GridPicture",
-    "UnreadableError",
-    "VideoProcess",
-    "covered_size",
-    "grid_picture",
-    "look_of",
-    "measure_clip",
-    "readable",
-    "require_pyav",
-    "shown",
-]

@@ -18,9 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from wan_core.cache import TEXT_LENGTH
 from wan_core.flow import add_noise, draw_sigma, shift_sigma, simple_sigmas, velocity_loss, velocity_target
-from wan_core.model import Conditioning, WanShape
+from wan_core.model import TEXT_LENGTH, Conditioning, WanShape
 from wan_core.model.attention import WanCrossAttention
 from wan_core.model.transformer import WanTransformer
 

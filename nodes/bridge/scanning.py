@@ -14,7 +14,7 @@ import torch
 from comfy import model_management as mm
 from comfy_api.latest import io, ui
 
-from ...wan_core.advice import advice_on, measured_clips, remark_facts
+from ...wan_core.advice import advice_on, measured_clips, remark_facts, remarks_on_findings
 from ...wan_core.cache import LatentCache
 from ...wan_core.dataset import (
     CaptionEdits,
@@ -41,7 +41,7 @@ from .types import DatasetSettingsHandle, ModelHandle, WanDataset, WanDatasetSet
 from .widgets import number, widget_values
 
 _MEASURING_S = 10.0
-"""longest time in seconds that a scan measures new clips; the next one goes on"""
+"""longest time in seconds that a request measures new clips; the page asks again"""
 _MOST = 64
 _MOST_FILES = 400_000
 
@@ -62,17 +62,17 @@ class Scans:
     """The newest scans of this server by a random id; the page sends this id and a clip's number, never a path."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[str, CaptionEdits] = OrderedDict()
+        self._known: OrderedDict[str, tuple[CaptionEdits, Dataset | None]] = OrderedDict()
         self._turn = threading.Lock()
 
-    def add(self, edits: CaptionEdits) -> str:
-        """Adds a dataset's files; returns their new id."""
+    def add(self, edits: CaptionEdits, dataset: Dataset | None = None) -> str:
+        """Adds a dataset's files, and the dataset if its clips may be measured; returns their new id."""
         scan = secrets.token_hex(16)
         with self._turn:
-            self._known[scan] = edits
+            self._known[scan] = edits, dataset
             # Two limits, because one scan of 100,000 files needs as much memory as thousands of small ones.
             while len(self._known) > 1 and (
-                len(self._known) > _MOST or sum(map(len, self._known.values())) > _MOST_FILES
+                len(self._known) > _MOST or sum(len(edits) for edits, _ in self._known.values()) > _MOST_FILES
             ):
                 self._known.popitem(last=False)
         return scan
@@ -80,11 +80,18 @@ class Scans:
     def get(self, scan: str) -> CaptionEdits | None:
         """Returns the files of a scan; None for an unknown or forgotten id."""
         with self._turn:
-            return self._known.get(scan)
+            return self._known.get(scan, (None, None))[0]
+
+    def dataset(self, scan: str) -> Dataset | None:
+        """Returns the dataset of a scan; None for an unknown or forgotten id."""
+        with self._turn:
+            return self._known.get(scan, (None, None))[1]
 
 
 SCANS = Scans()
 """the scans of this process"""
+_MEASURING = threading.Lock()
+"""held by the request that measures, so that pages do not decode the same clips"""
 
 
 def dataset_input(name: str) -> io.Input:
@@ -150,7 +157,7 @@ def scanned_output(
         sheet = torch.tensor(contact_sheet(dataset, thumbnails)).float()[None] / 255
         thumbnails.draw(sample for part in dataset.parts for sample in (*part.samples, *part.excluded))
         review = _review(dataset, video, cache)
-        advice = advice_on(review, measured_clips(dataset, context, allowed_s=_MEASURING_S))
+        advice = advice_on(review, measured_clips(dataset, context, allowed_s=0))
     lines = "\n".join(remark.text for remark in advice)
     report = f"{dataset_report(dataset)}\n\n{review.report()}\n\n{lines}"
     found = dataset_facts(review)
@@ -158,11 +165,19 @@ def scanned_output(
         **found,
         "findings": [*found["findings"], *remark_facts(advice)],
         "asked": widget_values(node),
-        "scan": SCANS.add(edits_of(dataset, review, thumbnails)),
+        "scan": SCANS.add(edits_of(dataset, review, thumbnails), dataset),
     }
     # Under the key "images", the page would draw the sheet a second time below the card.
     facts["image"] = dict(ui.PreviewImage(sheet, cls=node).values[0])
     return io.NodeOutput(dataset, report, sheet, ui={"text": [report], "wan_dataset": [facts]})
+
+
+def measured_findings(dataset: Dataset) -> list[dict[str, Any]]:
+    """Measures clips of a scan for at most `_MEASURING_S`; returns the findings of all that are measured."""
+    known = folders.cache().files
+    with _MEASURING, _saved_at_last(known), VideoProcess() as video:
+        measured = measured_clips(dataset, ScanContext(video, known=known), allowed_s=_MEASURING_S)
+    return remark_facts(remarks_on_findings(dataset, measured))
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from ...wan_core.choices import Choice
 from ...wan_core.dataset import CaptionEdits, Found, Written
 from ...wan_core.job import cache_names_in_use
 from ...wan_core.metrics import whole
-from ..bridge.scanning import Scans
+from ..bridge.scanning import Scans, measured_findings
 from ..runs.scrub import scrubbed
 from .answers import HEADERS, Doors, Handler, answering, as_json, in_thread
 from .clip import send_file
@@ -105,6 +105,7 @@ class ScanRoutes:
             ("GET", f"{scan}/clips/{{clip}}", self.doors.to_read(self.clip)),
             ("GET", f"{scan}/clips/{{clip}}/frame", self.doors.to_read(self.frame)),
             *(("POST", f"{scan}/{name}", answering(self._changing(change))) for name, change in changes.items()),
+            ("POST", f"{scan}/measure", answering(self.measure)),
         ]
 
     async def captions(self, request: web.Request) -> web.StreamResponse:
@@ -140,6 +141,14 @@ class ScanRoutes:
         number = _number(request.match_info["clip"])
         source = await in_thread(self._find(request).open_thumbnail, number)
         return await send_file(request, source, "image/jpeg", HEADERS)
+
+    async def measure(self, request: web.Request) -> web.StreamResponse:
+        """Measures clips for some seconds and returns the findings. Guarded as a change, because of its cost."""
+        await self.doors.change(request)
+        dataset = self.scans.dataset(request.match_info["scan"])
+        if dataset is None:
+            raise Refused(404, _UNKNOWN)
+        return as_json({"version": 1, "findings": await in_thread(measured_findings, dataset)})
 
     def _changing(self, change: Callable[[CaptionEdits, Mapping[str, Any]], dict[str, Any]]) -> Handler:
         async def handle(request: web.Request) -> web.StreamResponse:

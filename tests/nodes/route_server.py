@@ -19,6 +19,7 @@ from aiohttp import web
 from safetensors.torch import save
 
 from wan_core.cache import LatentCache
+from wan_core.dataset import Dataset
 from wan_core.events import CheckpointSaved, Evaluated, SampleReady, StepDone
 from wan_core.files import atomic_write_json
 from wan_core.job.config import DataConfig, RunConfig, RunStatus, write_status
@@ -112,8 +113,9 @@ def serve(pack_nodes: dict[str, Any], runs: Path, loras: Path, clips: Path | Non
         lambda: runs, lambda: loras, lambda: server.hosts, server.live, planner=planner
     )
     app = web.Application()
+    known_scans: Any = SimpleNamespace(get=known.get, dataset={SCAN: Dataset(())}.get)
     doors = our_module(pack_nodes, "routes.answers").Doors(lambda: server.hosts)
-    scans = our_module(pack_nodes, "routes.scans").ScanRoutes(doors, SimpleNamespace(get=known.get))
+    scans = our_module(pack_nodes, "routes.scans").ScanRoutes(doors, known_scans)
     cached = our_module(pack_nodes, "routes.scans").CacheRoutes(
         doors, lambda: LatentCache(runs / "_cache"), lambda: runs
     )

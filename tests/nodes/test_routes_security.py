@@ -57,6 +57,7 @@ ROUTES = {
     f"/scans/{SCAN}/undo": b'{"change": 1}',
     f"/scans/{SCAN}/replace": b'{"find": "red", "by": "blue", "captions": 1, "places": 1}',
     f"/scans/{SCAN}/caption": b'{"clip": 0, "before": "a red cat", "text": "a black cat"}',
+    f"/scans/{SCAN}/measure": b"{}",
 }
 
 
@@ -105,7 +106,7 @@ def test_our_own_page_changes_things(
     statuses = [
         routes.ask("POST", f"/wan_trainer{path}", headers, body).status for path, body in reversed(ROUTES.items())
     ]
-    assert statuses == [*[200] * 8, 202, 200, 202, 202, 202, 202]
+    assert statuses == [*[200] * 9, 202, 200, 202, 202, 202, 202]
     assert sorted(worker.heard) == ["profile", "sample", "save", "stop"]
     assert not (routes.runs / "dog").exists()
     assert opened == [routes.runs / "dog"]

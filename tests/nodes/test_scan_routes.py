@@ -144,6 +144,23 @@ def test_a_scan_is_known_until_many_newer_ones_are(pack_nodes: dict[str, Any]) -
     assert [scans.get(one) is None for one in (ids[0], ids[1], ids[64], "x")] == [True, False, False, True]
 
 
+def test_clips_are_measured_when_the_page_asks_and_not_by_a_queue(comfy: ComfyServer) -> None:
+    folder = comfy.base / "input" / "measured"
+    shutil.copytree(comfy.base / "input" / "clips", folder)
+    whole = training_graph("", "measured")
+    graph = {name: whole[name] for name in ("model", "data")}
+    first = comfy.outputs(comfy.run(graph), "data")["wan_dataset"][0]
+    left = [one for one in first["findings"] if one["kind"] == "not_measured"]
+    assert [one["count"] for one in left] == [first["clips"]]
+    found = comfy.post(f"/wan_trainer/scans/{first['scan']}/measure", {}, headers=CHANGE)["findings"]
+    assert "not_measured" not in {one["kind"] for one in found}
+    (folder / "another.txt").write_text("so that the node runs again", encoding="utf-8")
+    again = comfy.outputs(comfy.run(graph), "data")["wan_dataset"][0]
+    assert again["scan"] != first["scan"]
+    assert [one for one in again["findings"] if one in found] == found  # kept by the files
+    shutil.rmtree(folder)
+
+
 def test_a_caption_written_over_the_route_is_what_the_next_queue_scans(comfy: ComfyServer) -> None:
     """On a real server, whose node made the scan."""
     folder = comfy.base / "input" / "written"

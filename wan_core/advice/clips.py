@@ -70,7 +70,7 @@ def _measured(sample: Sample, config: DatasetConfig, context: ScanContext, deadl
     how = f" scenes {config.scene_threshold:g}" if config.split_scenes else ""
 
     def ask() -> list[object]:
-        if time.monotonic() > deadline:
+        if time.monotonic() >= deadline:
             raise _LateError
         try:
             return [shot.to_dict() for shot in context.video.measure(path, duration_s=info.duration_s, cuts_s=cuts_s)]

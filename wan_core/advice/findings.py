@@ -101,7 +101,7 @@ def remarks_on_findings(dataset: Dataset, measured: MeasuredClips) -> list[Remar
         if names
     ]
     if measured.left:
-        text = f"not measured yet: {counted(measured.left, 'clip')}, the time was over; the next scan goes on"
+        text = f"not measured yet: {counted(measured.left, 'clip')}; point at the contact sheet to measure them"
         remarks.append(Remark(kind="not_measured", text=text, count=measured.left))
     return remarks
 

@@ -9,6 +9,7 @@ import {
   tableTitle,
   warnings,
   withCaptions,
+  withMeasures,
 } from "../../../web/js/lib/cards/dataset.mjs";
 
 const bucket = (frames, width, height, clips, stills, samples, batches) => ({
@@ -177,4 +178,17 @@ test("a file whose caption was written since the scan is no longer one without",
   assert.deepEqual(withCaptions(one, new Map([["a.mp4", "a fox"]])).findings, []);
   assert.deepEqual(withCaptions(one, new Map([["a.mp4", ""]])), one);
   assert.deepEqual(withCaptions({}, new Map()).findings, []);
+});
+
+test("measures replace what a scan knew of them, and nothing else", () => {
+  const scanned = {
+    findings: [
+      { kind: "bars", count: 1, names: ["a.mp4"] },
+      { kind: "not_measured", count: 2 },
+      { kind: "enlarged", count: 1, names: ["a.mp4"] },
+    ],
+  };
+  const measured = [{ kind: "bars", count: 2, names: ["a.mp4", "b.mp4"] }];
+  assert.deepEqual(withMeasures(scanned, measured).findings, [scanned.findings[2], measured[0]]);
+  assert.deepEqual(withMeasures({}, []).findings, []);
 });

@@ -18,9 +18,9 @@ import { list, text } from "./lists.mjs";
  *   replace: (scan: string, find: string, by: string, found: Search) => Promise<Written>,
  *   choose: (scan: string, clip: number, before: import("./choices.mjs").Choice, choice: import("./choices.mjs").Choice) =>
  *   Promise<Written & { caption: Caption }>,
- *   undo: (scan: string, change: number) => Promise<Written>,
+ *   undo: (scan: string, change: number) => Promise<Written>, measure: (scan: string) => Promise<{ findings?: unknown }>,
  *   address: (scan: string, clip: number) => string, frame: (scan: string, clip: number) => string }} Doors functions that
- *   read and write captions and choices; `frame`: address of a clip's first frame
+ *   read and write captions and choices; `measure`: measures clips for some seconds; `frame`: address of a clip's first frame
  */
 
 /** The edits of one node; they stay valid after another scan. */

@@ -126,6 +126,7 @@ export class CardNodes {
         routes.replace(scan, { find, by, captions, places }),
       choose: (scan, clip, before, choice) => routes.choose(scan, { clip, before, choice }),
       undo: (scan, change) => routes.undo(scan, change),
+      measure: (scan) => routes.measure(scan),
       address: (scan, clip) => api.apiURL(clipPath(scan, clip)),
       frame: (scan, clip) => api.apiURL(`${clipPath(scan, clip)}/frame`),
     };

@@ -120,6 +120,19 @@ export function withCaptions(dataset, written) {
 }
 
 /**
+ * The dataset with the findings of its measured clips.
+ * @template {Dataset} T
+ * @param {T} dataset as scanned
+ * @param {Finding[]} measured all findings of measures
+ * @returns {T}
+ */
+export function withMeasures(dataset, measured) {
+  const kinds = ["not_measured", ...measured.map((one) => one.kind)];
+  const others = records(dataset.findings).filter((one) => !kinds.includes(String(one.kind)));
+  return { ...dataset, findings: [...others, ...measured] };
+}
+
+/**
  * The table of buckets: column titles, batch sizes as further column titles, and rows of texts; the first text of a row is
  * its heading.
  * @param {Dataset} dataset
@@ -231,7 +244,7 @@ function findingText(kind, count) {
     case "overlay":
       return t("text or a logo in one place: crop it off, or mask it");
     case "not_measured":
-      return t("not measured yet: the time limit was reached; the next scan continues");
+      return t("not measured yet: point at the contact sheet to measure them");
     case "few_files":
       return t("so few files: what surrounds the subject is learned with it");
     case "same_captions":

@@ -7,8 +7,8 @@ import { counted, t } from "../page/words.mjs";
 import { number } from "../panel/parts.mjs";
 import { isScan, Memory } from "./caption_edits.mjs";
 import { Card, notYet } from "./card.mjs";
-import { notes, numbers, table, tableTitle, withCaptions } from "./dataset.mjs";
-import { list, text } from "./lists.mjs";
+import { notes, numbers, table, tableTitle, withCaptions, withMeasures } from "./dataset.mjs";
+import { list, records, text } from "./lists.mjs";
 import { EMPTY, SKIP } from "./remedies.mjs";
 import { Sheet } from "./sheet.mjs";
 
@@ -78,8 +78,11 @@ export class DatasetCard extends Card {
     const stops = element("div", { class: "wan-stops", role: "group", "aria-label": stopped() });
     const found = element("ul", { class: "wan-notes", "aria-label": t("What may be wrong") });
     let drawn = "";
+    let known = dataset;
+    let captions = new Map();
     const say = (/** @type {Map<string, string>} */ written) => {
-      const now = withCaptions(dataset, written);
+      captions = written;
+      const now = withCaptions(known, written);
       if (JSON.stringify(now.findings) === drawn) return; // keeps the text that the user is typing
       drawn = JSON.stringify(now.findings);
       fill(facts, ...numbers(now).map(number));
@@ -95,6 +98,14 @@ export class DatasetCard extends Card {
       resized: this.ask,
       wrote: say,
     });
+    const measured = (/** @type {import("./dataset.mjs").Finding[]} */ findings) => {
+      known = withMeasures(known, findings);
+      say(captions);
+      this.ask();
+    };
+    const measure = () => sheet.scan && this.#measure(sheet.scan, measured);
+    for (const kind of ["pointerenter", "focusin"])
+      sheet.cells.addEventListener(kind, measure, { once: true });
     fill(
       this.body,
       facts,
@@ -104,6 +115,19 @@ export class DatasetCard extends Card {
       buckets(dataset),
       found,
     );
+  }
+
+  /**
+   * Measures the clips of a scan, some seconds by request, until all are measured.
+   * @param {string} scan
+   * @param {(findings: import("./dataset.mjs").Finding[]) => void} measured
+   */
+  async #measure(scan, measured) {
+    for (let left = true; left; ) {
+      const findings = records((await this.captions.measure(scan).catch(() => null))?.findings);
+      left = findings.some(({ kind }) => kind === "not_measured");
+      if (findings.length) measured(/** @type {any[]} */ (findings));
+    }
   }
 }
 

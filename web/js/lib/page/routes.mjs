@@ -133,6 +133,11 @@ export class Routes {
     return this.post(`${scanPlace(scan)}/undo`, { change });
   }
 
+  /** @param {string} scan @returns {Promise<{ findings?: unknown }>} */
+  measure(scan) {
+    return this.post(`${scanPlace(scan)}/measure`, {});
+  }
+
   /** @param {string} path */
   async get(path) {
     return answer(await this.fetchApi(path, { cache: "no-store" }));

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from ..errors import CheckpointError
 from ..files import FileError, read_json, sampled_digest
@@ -134,21 +135,12 @@ def _read_shards(folder: Path, places: dict[str, str], index: str) -> Checkpoint
 
 def _weight_map(index: Path) -> dict[str, str]:
     """Returns tensor -> file name from the index; CheckpointError for a name that is a path out of the folder."""
-    try:
-        data: Any = read_json(index, limit_bytes=_INDEX_BYTES)
-        places = cast("dict[str, str]", data["weight_map"])
-        sound = 0 < len(places) <= _MOST_TENSORS and all(
-            Path(name).name == name and "\\" not in name for name in places.values()
-        )
-    except (FileError, KeyError, TypeError, AttributeError, ValueError) as error:
-        raise _damaged_index(index) from error
-    if not sound:
-        raise _damaged_index(index)
-    return places
-
-
-def _damaged_index(index: Path) -> CheckpointError:
-    return CheckpointError(f"{index.parent.name}/{index.name} is damaged. Download it again.")
+    with contextlib.suppress(FileError, KeyError, TypeError, AttributeError, ValueError):
+        places = cast("dict[str, str]", read_json(index, limit_bytes=_INDEX_BYTES)["weight_map"])
+        inside = all(Path(name).name == name and "\\" not in name for name in places.values())
+        if inside and 0 < len(places) <= _MOST_TENSORS:
+            return places
+    raise CheckpointError(f"{index.parent.name}/{index.name} is damaged. Download it again.")
 
 
 def _chosen_folder(path: Path) -> Path:

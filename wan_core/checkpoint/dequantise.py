@@ -72,14 +72,8 @@ def dequantise(
     shape = (*weight.shape[:-1], row_values(weight.shape[-1], layout)) if layout else weight.shape
     found = torch.empty(shape, dtype=dtype, device=weight.device)
     # Pieces limit the float32 temporaries: 2**20 values on a CPU, which fit into its cache, and 128 MiB on a GPU.
-    on_cpu = weight.device.type == "cpu"
-    at_once = (
-        _CPU_VALUES
-        if on_cpu
-        else _MOST_TEMPORARY_BYTES // _TEMPORARY_BYTES[layout]
-        if _TEMPORARY_BYTES[layout]
-        else found.numel()
-    )
+    on_gpu = _MOST_TEMPORARY_BYTES // _TEMPORARY_BYTES[layout] if _TEMPORARY_BYTES[layout] else found.numel()
+    at_once = _CPU_VALUES if weight.device.type == "cpu" else on_gpu
     rows = max(1, at_once * len(weight) // max(1, found.numel()))
     for start in range(0, len(weight), rows):
         part = slice(start, start + rows)

@@ -94,32 +94,12 @@ def _less(values: Tensor, middle: int) -> Tensor:
     return values.view(torch.int8) - middle
 
 
-def _q8_0(block: Tensor) -> Parts:
-    return Parts(block[:, 2:].view(torch.int8).unsqueeze(1), _half(block, 0))
-
-
-def _q4_0(block: Tensor) -> Parts:
-    return Parts(_less(_nibbles(block[:, 2:]), 8), _half(block, 0))
-
-
-def _q4_1(block: Tensor) -> Parts:
-    return Parts(_nibbles(block[:, 4:]), _half(block, 0), _half(block, 2))
-
-
-def _q5_0(block: Tensor) -> Parts:
-    return Parts(_less(_with_fifth_bit(block[:, 6:], block[:, 2:6]), 16), _half(block, 0))
-
-
-def _q5_1(block: Tensor) -> Parts:
-    return Parts(_with_fifth_bit(block[:, 8:], block[:, 4:8]), _half(block, 0), _half(block, 2))
-
-
 def _nibbles(stored: Tensor) -> Tensor:
     """(blocks, n) -> (blocks, 1, 2 n): all lower halves, then all upper halves."""
     return _bits(stored, 4, 1).flatten(1).unsqueeze(1)
 
 
-def _with_fifth_bit(stored: Tensor, high: Tensor) -> Tensor:
+def _five_bits(stored: Tensor, high: Tensor) -> Tensor:
     return _nibbles(stored) | (_bits(high, 1, 2).flatten(1) << 4).unsqueeze(1)
 
 
@@ -137,14 +117,14 @@ def _q3_k(block: Tensor) -> Parts:
     return Parts(values, _half(block, 108) * _less(scales, 32).unsqueeze(2))
 
 
-def _q4_k(block: Tensor) -> Parts:
-    values = _bits(block[:, 16:].unflatten(1, (4, 32)), 4, 2).view(-1, 8, 32)
+def _q4_k(block: Tensor, begin: int = 16) -> Parts:
+    values = _bits(block[:, begin:].unflatten(1, (4, 32)), 4, 2).view(-1, 8, 32)
     return Parts(values, *_scales_of_eight(block))
 
 
 def _q5_k(block: Tensor) -> Parts:
-    low = _bits(block[:, 48:].unflatten(1, (4, 32)), 4, 2).view(-1, 8, 32)
-    return Parts(low | (_bits(block[:, 16:48], 1, 1) << 4), *_scales_of_eight(block))
+    low = _q4_k(block, 48)
+    return low._replace(values=low.values | (_bits(block[:, 16:48], 1, 1) << 4))
 
 
 def _q6_k(block: Tensor) -> Parts:
@@ -172,11 +152,11 @@ def _scales_of_eight(block: Tensor) -> tuple[Tensor, Tensor]:
 
 
 BLOCKS = {
-    "Q4_0": BlockLayout(32, 18, (0,), _q4_0),
-    "Q4_1": BlockLayout(32, 20, (0, 2), _q4_1),
-    "Q5_0": BlockLayout(32, 22, (0,), _q5_0),
-    "Q5_1": BlockLayout(32, 24, (0, 2), _q5_1),
-    "Q8_0": BlockLayout(32, 34, (0,), _q8_0),
+    "Q4_0": BlockLayout(32, 18, (0,), lambda b: Parts(_less(_nibbles(b[:, 2:]), 8), _half(b, 0))),
+    "Q4_1": BlockLayout(32, 20, (0, 2), lambda b: Parts(_nibbles(b[:, 4:]), _half(b, 0), _half(b, 2))),
+    "Q5_0": BlockLayout(32, 22, (0,), lambda b: Parts(_less(_five_bits(b[:, 6:], b[:, 2:6]), 16), _half(b, 0))),
+    "Q5_1": BlockLayout(32, 24, (0, 2), lambda b: Parts(_five_bits(b[:, 8:], b[:, 4:8]), _half(b, 0), _half(b, 2))),
+    "Q8_0": BlockLayout(32, 34, (0,), lambda b: Parts(b[:, 2:].view(torch.int8).unsqueeze(1), _half(b, 0))),
     "Q2_K": BlockLayout(256, 84, (80, 82), _q2_k),
     "Q3_K": BlockLayout(256, 110, (108,), _q3_k),
     "Q4_K": BlockLayout(256, 144, (0, 2), _q4_k),

@@ -94,10 +94,10 @@ def header_of(file: BinaryIO, path: Path) -> CheckpointHeader:
         file.seek(_LENGTH.size)
         raw = file.read(end - _LENGTH.size)
     if not raw:
+        known = next((words for magic, words in _NOT_SAFETENSORS if start.startswith(magic)), "not a safetensors file")
+        what = known if size else "an empty file"
         raise CheckpointError(
-            "{name} is {start}. Choose a .safetensors Wan diffusion model.",
-            name=path.name,
-            start=_what_it_is(start, size),
+            "{name} is {start}. Choose a .safetensors Wan diffusion model.", name=path.name, start=what
         )
     if _LENGTH.size + len(raw) < end:
         raise truncated(path, size, end)
@@ -183,9 +183,8 @@ def _whole_numbers(value: object) -> list[int]:
     if not isinstance(value, list):
         raise TypeError("not a list")
     numbers = cast("list[object]", value)
-    if not all(
-        type(number) is int and 0 <= number < 1 << 63 for number in numbers
-    ):  # compares types instead of using isinstance, because bool is an int
+    # Types are compared, because bool is an int for isinstance.
+    if not all(type(number) is int and 0 <= number < 1 << 63 for number in numbers):
         raise ValueError("not whole numbers")
     return cast("list[int]", numbers)
 
@@ -207,15 +206,6 @@ def _tensor(name: str, place: TensorPlace, path: Path, data_begins: int) -> Tens
             f"{path.name}: tensor {name[:80]} has {span} bytes for shape {sizes}. Download the file again."
         )
     return TensorInfo(dtype, sizes, span, data_begins + place.begin)
-
-
-def _what_it_is(start: bytes, size: int) -> str:
-    if size == 0:
-        return "an empty file"
-    for magic, words in _NOT_SAFETENSORS:
-        if start.startswith(magic):
-            return words
-    return "not a safetensors file"
 
 
 def truncated(path: Path, size: int, wanted: int) -> CheckpointError:

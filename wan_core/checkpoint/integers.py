@@ -71,7 +71,10 @@ def unpack_integers(packed: Tensor, layout: str, levels: Tensor | None = None) -
     known = INTEGERS[layout]
     if known.coded:
         return rotated(_decoded(packed, known, levels), layout)
-    return rotated(packed.to(torch.float32) if known.bits == 8 else _by_pairs(packed, _signed(packed.device)), layout)
+    if known.bits == 8:
+        return rotated(packed.to(torch.float32), layout)
+    signed = torch.arange(-8.0, 8.0, device=packed.device).roll(8)  # 0 to 7, then -8 to -1
+    return rotated(_by_pairs(packed, signed), layout)
 
 
 def code_scales(packed: Tensor, layout: str) -> Tensor:
@@ -130,9 +133,3 @@ def _matrix(group: int, device: torch.device) -> Tensor:
     while len(whole) < group:
         whole = torch.kron(whole, four)
     return whole
-
-
-@functools.lru_cache(maxsize=16)
-def _signed(device: torch.device) -> Tensor:
-    """Returns the signed 4-bit numbers (16,)."""
-    return torch.tensor([*range(8), *range(-8, 0)], dtype=torch.float32, device=device)

@@ -43,7 +43,14 @@ def stated_formats(header: CheckpointHeader, names: Mapping[str, str]) -> dict[s
     try:
         stated: dict[str, Any] = json.loads(header.metadata.get(METADATA, "{}")).get("layers", {})
         original = {key: name for name, key in names.items()}
-        stated = {_original(k, original): said for k, said in stated.items() if not _of_another(k, header, original)}
+        weights = ((f"{layer}.weight", said) for layer, said in stated.items())
+        # Metadata uses either the name in the file or the original one. A weight of the file that is not in `original`
+        # belongs to a second model, such as a text encoder.
+        stated = {
+            original.get(weight, weight).removesuffix(".weight"): said
+            for weight, said in weights
+            if weight in original or weight not in header.tensors
+        }
         with WeightReader() as reader:
             for name, key in names.items():
                 if name.endswith(FORMAT_SUFFIX):
@@ -90,18 +97,6 @@ def merged_words(texts: Sequence[str]) -> str:
         except (ValueError, KeyError, TypeError, RecursionError):
             return text
     return json.dumps({"layers": layers})
-
-
-def _of_another(layer: str, header: CheckpointHeader, original: Mapping[str, str]) -> bool:
-    """Returns whether a layer belongs to a second model in the file, such as a text encoder."""
-    weight = f"{layer}.weight"
-    return weight in header.tensors and weight not in original
-
-
-def _original(layer: str, original: Mapping[str, str]) -> str:
-    """Returns the original name of a layer; metadata uses either the name in the file or the original one."""
-    weight = f"{layer}.weight"
-    return original.get(weight, weight).removesuffix(".weight")
 
 
 def _format(said: dict[str, Any]) -> StatedFormat:

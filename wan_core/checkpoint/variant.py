@@ -127,7 +127,8 @@ def detect_variant(header: CheckpointHeader, *, override: str = "auto") -> WanVa
     said = stated_model(header.metadata)
     family = next((f for f in FAMILIES if f.stated_name and f.task == said), None)
     family = family or _family_of(tensors, shape, file_name, clip=clip)
-    name = family.stated_name or _unpublished_name(family, shape, clip)
+    size = SIZES.get(shape.dim, f"{shape.dim} wide")
+    name = family.stated_name or f"{family.versions[0 if clip else 1]} {family.task.upper()}-{size}"
     found = WanVariant(name=name, family=family, shape=shape, latents=_space_of(shape.out_channels))
     wanted = (shape.dim, shape.in_channels, clip, shape.reference_channels > 0)
     same = look_alikes(family, wanted)
@@ -172,8 +173,7 @@ def _one_of(found: WanVariant, same: tuple[Model, ...], path: Path, override: st
 
 
 def _unpublished(found: WanVariant, path: Path, clip: bool) -> WanVariant:
-    """Returns `found` with the name of its unpublished size. A tiny demo model is an expert if its file name states
-    that."""
+    """Returns `found`, of an unpublished size. A tiny demo model is an expert if its file name states that."""
     expert, pair = expert_said(path), found.family.pair
     if expert is None or clip or found.is_full_size or pair is None:
         return found
@@ -288,32 +288,21 @@ def _family_of(tensors: Mapping[str, TensorInfo], shape: WanShape, file_name: st
     )
 
 
-def _unpublished_name(family: Family, shape: WanShape, clip: bool) -> str:
-    version = family.versions[0 if clip else 1]
-    return f"{version} {family.task.upper()}-{SIZES.get(shape.dim, f'{shape.dim} wide')}"
-
-
 def pair_names(high: WanVariant, low: WanVariant, high_file: str, low_file: str) -> tuple[str, str]:
     """Returns the variant names of both files; CheckpointError if they are swapped or not a pair."""
+    given = {"high_file": high_file, "high": high.name, "low_file": low_file, "low": low.name}
     if high.family != low.family or high.shape != low.shape or (high.expert and low.expert and _kin(high) != _kin(low)):
         raise CheckpointError(
             "{high_file} is {high}, {low_file} is {low}: not the two experts of one model. Choose both "
             "files of one A14B model, or set low_noise_model to none.",
-            high_file=high_file,
-            high=high.name,
-            low_file=low_file,
-            low=low.name,
+            **given,
         )
     if high.expert == LOW or low.expert == HIGH:
         wrong = "Both files are the same expert" if high.expert == low.expert else "The two files are swapped"
         raise CheckpointError(
             "{wrong}: diffusion_model {high_file} is {high}, low_noise_model {low_file} is {low}. Choose "
             "the high-noise file as diffusion_model and the low-noise file as low_noise_model.",
-            wrong=wrong,
-            high_file=high_file,
-            high=high.name,
-            low_file=low_file,
-            low=low.name,
+            **{"wrong": wrong, **given},
         )
     return _as_expert(high, HIGH, high_file), _as_expert(low, LOW, low_file)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -23,14 +23,6 @@ class Denoiser:
     sigma_min: float = 0.0
     sigma_max: float = 1.0
     """sampling starts at this sigma of the first denoiser"""
-
-    guidance_scale: float | None = None
-    """guidance scale; None: the preset's"""
-
-    @classmethod
-    def of(cls, model: WanTransformer, **more: float | None) -> Denoiser:
-        """Returns the denoiser of a loaded model."""
-        return cls(lambda: nullcontext(model), **more)  # type: ignore[arg-type]
 
 
 def turns(denoisers: Sequence[Denoiser], sigmas: Tensor) -> list[tuple[Denoiser, Tensor]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -31,12 +32,11 @@ def generate(
 ) -> Tensor:
     """Returns a clean normalised latent (B, C, F, H, W) float32, on the first device of the last model.
 
-    `denoisers`: see `turns`; a single model is `[Denoiser.of(model)]`. `text` (B, L, D), `negative_text` (B, M, D),
-    `noise` (B, C, F, H, W) float32. The negative pass reads `conditioning.negative()`. `first_frame` (B, C, 1, H, W):
-    the given first latent frame of TI2V-5B, which replaces the latent's before every step, with timestep 0. `start`
-    (B, C, F, H, W): the clean latent to start from if the first denoiser starts below sigma 1. `seed`: of the noise
-    that samplers such as lcm add. `on_step(done, total)` is called after each step, and may raise to stop. ConfigError
-    if no denoiser has a step.
+    `denoisers`: see `turns`. `text` (B, L, D), `negative_text` (B, M, D), `noise` (B, C, F, H, W) float32. The negative
+    pass reads `conditioning.negative()`. `first_frame` (B, C, 1, H, W): the given first latent frame of TI2V-5B, which
+    replaces the latent's before every step, with timestep 0. `start` (B, C, F, H, W): the clean latent to start from if
+    the first denoiser starts below sigma 1. `seed`: of the noise that samplers such as lcm add. `on_step(done, total)`
+    is called after each step, and may raise to stop. ConfigError if no denoiser has a step.
     """
     solver = SOLVERS[preset.sampler_name]
     walks = turns(denoisers, _sigmas(preset))
@@ -61,29 +61,25 @@ def generate(
                 preset.shift,
                 preset.guidance,
             )
-            walk = Walk(
-                tuple(sigmas.tolist()), _velocity(model, inputs, first_frame), _noise_like(latent, seed), stepped
-            )
+            velocity = partial(_velocity, model, inputs, first_frame)
+            walk = Walk(tuple(sigmas.tolist()), velocity, _noise_like(latent, seed), stepped)
             latent = solver.solve(walk, latent)
     return _with_first(latent, first_frame)
 
 
 def _velocity(
-    model: WanTransformer, inputs: ModelInputs, first_frame: Tensor | None
-) -> Callable[[Tensor, float], Tensor]:
-    """Returns the function (latent, sigma) -> velocity of the solver; a given first frame has timestep 0."""
-
-    def velocity(latent: Tensor, sigma: float) -> Tensor:
-        seen = _with_first(latent, first_frame)
-        return guided_velocity(model, seen, _timestep(seen, 1000 * sigma, first_frame is not None), sigma, inputs)
-
-    return velocity
+    model: WanTransformer, inputs: ModelInputs, first_frame: Tensor | None, latent: Tensor, sigma: float
+) -> Tensor:
+    """Returns the velocity at `sigma`; a given first frame has timestep 0."""
+    size = latent.shape[:1] if first_frame is None else latent.shape[:3:2]
+    timestep = torch.full(size, 1000 * sigma, dtype=torch.float32, device=latent.device)
+    if first_frame is not None:
+        timestep[:, 0] = 0.0
+    return guided_velocity(model, _with_first(latent, first_frame), timestep, sigma, inputs)
 
 
 def _scale(denoiser: Denoiser, preset: SamplingPreset) -> float:
     """Returns the guidance scale of a denoiser; one whose range ends below sigma 1 is the low_noise expert."""
-    if denoiser.guidance_scale is not None:
-        return denoiser.guidance_scale
     low = preset.low_noise_guidance if denoiser.sigma_max < 1 else None
     return preset.guidance_scale if low is None else low
 
@@ -97,23 +93,13 @@ def _noise_like(latent: Tensor, seed: int) -> Callable[[], Tensor]:
     return lambda: torch.randn(latent.shape, generator=generator, device=latent.device)
 
 
-def _timestep(latent: Tensor, timestep: float, given: bool) -> Tensor:
-    """Returns timesteps (B,), or (B, F) with 0 for a given first frame, float32."""
-    size = (latent.shape[0], latent.shape[2]) if given else (latent.shape[0],)
-    rows = torch.full(size, timestep, dtype=torch.float32, device=latent.device)
-    if given:
-        rows[:, 0] = 0.0
-    return rows
-
-
 def _with_first(latent: Tensor, first_frame: Tensor | None) -> Tensor:
     return latent if first_frame is None else torch.cat([first_frame.to(latent), latent[:, :, 1:]], dim=2)
 
 
 def steps_above(preset: SamplingPreset, boundary: float) -> int:
     """Returns the number of steps of a preset that start at sigma `boundary` or above, of the high_noise expert."""
-    sigmas = _sigmas(preset)
-    return int((sigmas[:-1] >= boundary).sum())
+    return int((_sigmas(preset)[:-1] >= boundary).sum())
 
 
 def _sigmas(preset: SamplingPreset) -> Tensor:

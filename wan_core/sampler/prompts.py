@@ -97,19 +97,13 @@ def _written(written: str) -> Iterator[tuple[str, str, str]]:
         return
     try:
         read = json.loads(written, object_pairs_hook=_once_each)
-    except json.JSONDecodeError as error:
-        raise ConfigError(
-            f'prompts, line {error.lineno}: this is no JSON ({error.msg}). Write {{"nickname": "prompt"}}, or a prompt '
-            "a line."
-        ) from error
     except ConfigError:
         raise
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
+        line, why = getattr(error, "lineno", 1), getattr(error, "msg", error)
         raise ConfigError(
-            'prompts are JSON with a number of too many digits. Write {"nickname": "prompt"}, or a prompt a line.'
+            f'prompts, line {line}: this is no JSON ({why}). Write {{"nickname": "prompt"}}, or a prompt a line.'
         ) from error
-    except RecursionError as error:
-        raise ConfigError('prompts are JSON nested too deep. Write {"nickname": "prompt"}.') from error
     if isinstance(read, list):
         yield from _listed(cast("list[object]", read))
         return

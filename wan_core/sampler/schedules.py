@@ -6,6 +6,7 @@ Every schedule falls from 1, pure noise, to 0. The shift is `flow.shift_sigma`, 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -26,23 +27,18 @@ def schedule(name: str, steps: int, shift: float, *, skips_last: bool = False) -
     return torch.cat([sigmas[:-2], sigmas[-1:]]) if skips_last else sigmas
 
 
-def _normal(steps: int, shift: float) -> Tensor:
+def _normal(steps: int, shift: float, more: int = 0) -> Tensor:
     """Returns evenly spaced sigmas from 1 to the lowest shifted sigma, then shifted as in ComfyUI."""
-    lowest = float(_shifted(torch.tensor([1 / _GRID]), shift))
-    return _to_zero(_shifted(torch.linspace(1.0, lowest, steps, dtype=torch.float64), shift))
-
-
-def _sgm_uniform(steps: int, shift: float) -> Tensor:
-    """Returns `_normal` with an additional step, without its last sigma above 0."""
-    lowest = float(_shifted(torch.tensor([1 / _GRID]), shift))
-    return _to_zero(_shifted(torch.linspace(1.0, lowest, steps + 1, dtype=torch.float64)[:-1], shift))
+    lowest = float(shift_sigma(torch.tensor(1 / _GRID).double(), shift))
+    return _shifted_to_zero(torch.linspace(1.0, lowest, steps + more, dtype=torch.float64)[:steps], shift)
 
 
 def _beta(steps: int, shift: float) -> Tensor:
     """Returns quantiles of Beta(0.6, 0.6), which are dense at both ends (arXiv 2407.12173)."""
-    places = [round(_beta_quantile(1 - index / steps) * (_GRID - 1)) for index in range(steps)]
-    distinct = torch.tensor(list(dict.fromkeys(places)), dtype=torch.float64)
-    return _to_zero(_shifted((distinct + 1) / _GRID, shift))
+    from scipy.special import betaincinv  # of ComfyUI's requirements
+
+    places = [round(float(betaincinv(0.6, 0.6, 1 - index / steps)) * (_GRID - 1)) for index in range(steps)]
+    return _shifted_to_zero((torch.tensor(list(dict.fromkeys(places))).double() + 1) / _GRID, shift)
 
 
 def _linear_quadratic(steps: int, _shift: float) -> Tensor:
@@ -61,37 +57,10 @@ SCHEDULERS: dict[str, Callable[[int, float], Tensor]] = {
     "normal": _normal,
     "beta": _beta,
     "linear_quadratic": _linear_quadratic,
-    "sgm_uniform": _sgm_uniform,
+    "sgm_uniform": partial(_normal, more=1),
 }
 """names of ComfyUI's KSampler"""
 
 
-def _shifted(sigma: Tensor, shift: float) -> Tensor:
-    return shift_sigma(sigma.double(), shift)
-
-
-def _to_zero(sigmas: Tensor) -> Tensor:
-    return torch.cat([sigmas, sigmas.new_zeros(1)]).float()
-
-
-def _beta_quantile(share: float, power: float = 0.6) -> float:
-    """Returns x with I_x(power, power) = share, by bisection."""
-    if share > 0.5:  # by symmetry, because the series converges fast below one half
-        return 1 - _beta_quantile(1 - share, power)
-    low, high = 0.0, 0.5
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _incomplete_beta(middle, power) < share else (low, middle)
-    return (low + high) / 2
-
-
-def _incomplete_beta(x: float, power: float) -> float:
-    """Returns the regularised I_x(power, power) for x <= 1/2: x^p (1-x)^p / (p B) * sum of (2p)_n / (p+1)_n x^n."""
-    term = total = 1.0
-    for n in range(200):
-        term *= (2 * power + n) / (power + 1 + n) * x
-        total += term
-    front = (x * (1 - x)) ** power
-    whole = torch.lgamma(torch.tensor([power, 2 * power], dtype=torch.float64))
-    beta = float((2 * whole[0] - whole[1]).exp())
-    return front / (power * beta) * total
+def _shifted_to_zero(sigmas: Tensor, shift: float) -> Tensor:
+    return torch.cat([shift_sigma(sigmas, shift), sigmas.new_zeros(1)]).float()

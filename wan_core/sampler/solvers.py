@@ -138,15 +138,12 @@ class Solver:
     skips_last: bool = False
     """whether the solver needs `skips_last` of `schedule`"""
 
-    passes: int = 1
-    """largest number of model evaluations per step"""
-
 
 SOLVERS = {
     "euler": Solver(_euler),
     "uni_pc": Solver(_uni_pc, skips_last=True),
     "dpmpp_2m": Solver(_dpmpp_2m),
-    "heun": Solver(_heun, passes=2),
+    "heun": Solver(_heun),
     "res_multistep": Solver(_res_multistep),
     "lcm": Solver(_lcm),
 }

@@ -91,13 +91,6 @@ def test_the_low_expert_alone_starts_from_a_clip_noised_as_far_as_it_knows() -> 
     torch.testing.assert_close(found, (1 - sigma) * clean + sigma * NOISE)
 
 
-def test_each_expert_may_have_guidance_of_its_own() -> None:
-    log: list[Any] = []
-    generate(pair(log, guidance_scale=3.0), TEXT, TEXT, NOISE, PRESET)
-    names = [entry[0] for entry in log if isinstance(entry, tuple)]
-    assert (names.count("high"), names.count("low")) == (22, 9)
-
-
 def test_a_denoiser_without_a_step_is_named() -> None:
     with pytest.raises(ConfigError, match=r"None of 1 sampling steps begins .* 0 to 0.875\. Set more steps"):
-        turns([Denoiser.of(Model("low", 0.0, []), sigma_max=0.875)], simple_sigmas(1, 8.0))  # type: ignore[arg-type]
+        turns([Denoiser(Model("low", 0.0, []).opened(), sigma_max=0.875)], simple_sigmas(1, 8.0))  # type: ignore[arg-type]

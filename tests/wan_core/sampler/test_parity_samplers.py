@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -153,9 +154,9 @@ class Tiny:
 
     def denoisers(self, kind: str) -> list[Denoiser]:
         if kind == "pair":
-            high, low = (Denoiser.of(self.models[name]) for name in ("t2v", "low"))
+            high, low = (Denoiser(partial(nullcontext, self.models[name])) for name in ("t2v", "low"))
             return [Denoiser(high.opened, BOUNDARY), Denoiser(low.opened, sigma_max=BOUNDARY)]
-        return [Denoiser.of(self.models[kind])]
+        return [Denoiser(partial(nullcontext, self.models[kind]))]
 
 
 @pytest.fixture(scope="module")

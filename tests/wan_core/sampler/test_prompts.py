@@ -79,7 +79,7 @@ def test_the_trigger_word_takes_the_place_of_its_mark() -> None:
         ('{"a": "x",\n "b" "y"}', r'prompts, line 2: this is no JSON .*Write \{"nickname": "prompt"\}'),
         ('{"a": 5}', r'prompts, "a": the prompt is missing\. Write "a": "what the clip shows"\.'),
         ('{"a": " "}', r'prompts, "a": the prompt is missing'),
-        ('{"a": ' + "1" * 4301 + "}", r"prompts are JSON with a number of too many digits\. Write"),
+        ('{"a": ' + "1" * 4301 + "}", r"prompts, line 1: this is no JSON \(Exceeds the limit .*Write"),
         ('{"a": "x", "a": "y"}', r'prompts, "a": the nickname occurs twice\. Rename one of them\.'),
     ],
 )

@@ -31,7 +31,7 @@ class PlanMemory(io.ComfyNode):
             category=CATEGORY,
             **searched_as("vram", "out of memory", "oom", "memory estimate", "block swap", "offload"),
             description="Predicts how much memory a training needs on each GPU and in host memory (RAM), which "
-            "measures make it fit, and how long a step takes. It trains and loads nothing.",
+            "settings make it fit, and how long a step takes. It trains and loads nothing.",
             is_output_node=True,
             hidden=[io.Hidden.unique_id, io.Hidden.prompt],
             inputs=[
@@ -43,7 +43,10 @@ class PlanMemory(io.ComfyNode):
                 widget(TrainConfig, "blocks_to_swap"),
             ],
             outputs=[
-                io.String.Output(display_name="report", tooltip="Memory of each device, phase and measure in GiB."),
+                io.String.Output(
+                    display_name="report",
+                    tooltip="Predicted memory in GiB, for each device and phase, and the settings that make it fit.",
+                ),
                 io.Boolean.Output(display_name="fits", tooltip="Whether the training fits into free memory."),
             ],
         )

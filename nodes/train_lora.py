@@ -129,7 +129,8 @@ class TrainLoRA(io.ComfyNode):
                 io.String.Output(display_name="lora_name", tooltip="The LoRA's name as in loader lists."),
                 io.LoraModel.Output(
                     display_name="lora_low_noise",
-                    tooltip="The LoRA for the low noise model, when both experts are trained; lora is the other.",
+                    tooltip="The LoRA for the low noise model, when both experts are trained; lora is the one for "
+                    "the high noise model.",
                 ),
                 io.String.Output(
                     display_name="lora_name_low_noise",

@@ -57,8 +57,8 @@ class WanClipFrames(io.ComfyNode):
                     6,
                     1,
                     64,
-                    "Frames of each clip, evenly spaced over the part that is trained. Raise it for motion that "
-                    "changes; the captioner then takes more memory and time.",
+                    "Number of frames of each clip, evenly spaced over the part that is trained. Raise it for motion "
+                    "that changes; the captioner then takes more memory and time.",
                 ),
                 combo(
                     "frames_as",

@@ -20,8 +20,8 @@ class WanLoraFile(io.ComfyNode):
             display_name="Wan LoRA File",
             category=CATEGORY,
             **searched_as("lora loader", "compare lora", "lightning", "lightx2v", "few-step lora", "4-step"),
-            description="Selects a LoRA from any trainer: to use in previews (such as the few-step LoRA of a preset), "
-            "or to compare with the trained one in a grid.",
+            description="Selects a LoRA from any trainer: to use in previews (such as a 4-step LoRA), or to compare "
+            "with the trained one in a grid.",
             inputs=[
                 WanLoras.Input("loras", optional=True, tooltip="From another Wan LoRA File, to add to its LoRAs."),
                 *lora_widgets(),

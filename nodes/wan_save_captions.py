@@ -20,7 +20,7 @@ _log = logger(__name__)
 _NONE = ("",)
 """value of an input that is not connected; a connected input is a list"""
 _LISTS = {
-    "captions": "A list: one caption for each clip, from the captioner. Read only when needed.",
+    "captions": "List of captions from the captioner, one for each clip. It runs only if a caption is written.",
     "names": "The names of these clips, from Wan Clip Frames.",
 }
 
@@ -67,8 +67,9 @@ class WanSaveCaptions(io.ComfyNode):
                     0,
                     0,
                     1000000,
-                    "Number of existing captions to replace, so that none is lost by mistake. 0 = none: only "
-                    "missing ones are written. Set it to the number in the error message.",
+                    "Number of existing captions to replace. 0 = none: only missing captions are written. A wrong "
+                    "number is refused, so that no caption is lost by mistake. Set it to the number that the error "
+                    "message names.",
                 ),
             ],
             outputs=[

@@ -154,18 +154,19 @@ class DatasetConfig(Config):
     """one more forward pass of the base model per clip"""
     class_preservation: float = setting(
         0.0,
-        "Weight of prior preservation by a class word: each clip is also trained towards the base model's own "
-        "prediction for its caption with class_word in place of trigger_word, so that other things of that class stay "
-        "as they are. No second dataset is needed; a step takes twice as long. 0 = off. Set it to 1 when the LoRA "
-        "changes more than its subject.",
+        "Weight of prior preservation by a class word. Each clip is also trained towards the base model's own "
+        "prediction for its caption with class_word in place of trigger_word. This keeps other subjects of that "
+        "class as they are. No second dataset is needed; a step takes twice as long. 0 = off. Set it to 1 when the "
+        "LoRA changes more than its subject.",
         low=0.0,
         high=1000.0,
         step=0.5,
     )
     class_word: str = setting(
         "",
-        "For class_preservation: the word that says what your subject is, such as person, for a trigger_word that "
-        "names it. Empty: captions without the trigger word. Set it when captions need a word there.",
+        "For class_preservation: the class of your subject, such as person. In those captions it replaces the "
+        "trigger word. Empty: the trigger word is only removed. Set it when captions make no sense without a word "
+        "there.",
     )
     caption_prefix: str = setting(
         "",

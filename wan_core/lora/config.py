@@ -104,8 +104,8 @@ class LoraConfig(Config):
     kind: str = setting(
         "LoRA",
         "Type of adapter. LoRA: two thin matrices. rsLoRA: scaled by alpha / sqrt(rank). DoRA: also trains row "
-        "lengths. LoKr, LoHa: other matrix products. OFT: rotates outputs in blocks of size rank. peft: the "
-        "peft_tuner of the package peft. Change it when a LoRA learns too little or its file is too large.",
+        "lengths. LoKr, LoHa: other matrix products. OFT: rotates outputs in blocks of size rank. peft: the tuner in "
+        "peft_tuner, of the package peft. Change it when a LoRA learns too little or its file is too large.",
         choices=tuple(KINDS),
         called="adapter",
     )
@@ -173,8 +173,9 @@ class LoraConfig(Config):
     )
     peft_file: str = setting(
         "LoRA",
-        "File that ComfyUI loads for a tuner. LoRA: the closest LoRA of the rank; the log says how much of the change "
-        "it misses. differences: the exact change, as large as the adapted weights. Set it when LoRA misses too much.",
+        "For adapter peft: what the saved file holds. LoRA: the LoRA of this rank that is closest to the trained "
+        "change; the log says how much it misses. differences: the exact change, in a file as large as the adapted "
+        "weights. Choose differences when the LoRA misses too much.",
         choices=("LoRA", "differences"),
     )
 

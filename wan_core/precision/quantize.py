@@ -37,10 +37,10 @@ class QuantizeConfig(Config):
 
     scheme: str = counted(
         _SCHEMES[0],
-        "Format of the weights. fp8_e4m3fn: 8-bit float. int8: 8-bit integer, more exact, same size. One scale "
-        "per output row. fp8_e4m3fn_tensor has one per weight, fp8_e4m3fn_block128 one per 128 values. Q4_0: 4 bits as "
-        "in a GGUF, half the memory, twelve times int8's error; experimental. Change it when Precision Audit (Wan) "
-        "measures a smaller error, or for Q4_0 when 8 bits do not fit.",
+        "Format of the weights. fp8_e4m3fn: 8-bit float. int8: 8-bit integer, more exact, same size. One scale per "
+        "output row. fp8_e4m3fn_tensor has one per weight, fp8_e4m3fn_block128 one per 128 values. Q4_0: 4 bits as "
+        "in a GGUF, half the memory of 8 bits and twelve times the error of int8; experimental. Change it when "
+        "Precision Audit (Wan) measures a smaller error, or for Q4_0 when 8 bits do not fit.",
         choices=_SCHEMES,
         refusal='Quantization scheme "{value}" is unknown.{nearest}',
     )

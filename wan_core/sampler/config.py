@@ -53,8 +53,8 @@ class SampleConfig(Config):
     prompts: tuple[str, ...] = counted(
         (),
         "One prompt per line; each makes one clip. Or JSON with a name for each prompt. Options after a prompt apply "
-        "to it alone: --w 480 --h 832 --f 33 --s 20 --l 6 --d 7 --n blurry. Empty: the first cached caption. Write "
-        "prompts as you will when you generate, with the trigger word.",
+        "to it alone: --w width, --h height, --f frames, --s steps, --l cfg, --d seed, --n negative prompt. Empty: "
+        "the first cached caption. Write prompts as you will when you generate, with the trigger word.",
     )
     negative_prompt: str | None = counted(
         None,

@@ -111,8 +111,8 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
     )
     early_stopping: bool = _evaluation_setting(
         False,
-        "Early stopping: the run is saved and finished when the loss of held-out clips has risen by more than noise "
-        "for two validations, while the training loss fell. Without held-out clips nothing stops. Turn it on for "
+        "Early stopping: saves and ends the run when the loss of held-out clips has risen clearly in two validations "
+        "in a row while the training loss fell. Without held-out clips, the run never stops early. Turn it on for "
         "long runs.",
     )
     save_dtype: str = _evaluation_setting(
@@ -132,7 +132,7 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
     first_frame_conditioning_p: float = batch_setting(
         0.5,
         "TI2V-5B only: share of clips trained as image-to-video; the rest is text-to-video. 0.5 trains both, 0 only "
-        "text-to-video, 1 only image-to-video.",
+        "text-to-video, 1 only image-to-video. Change it when you will use one of them alone.",
         low=0.0,
         high=1.0,
     )
@@ -200,9 +200,9 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
     )
     memory: str = _memory_setting(
         "auto",
-        "Memory planning. auto: computes before the run what fits, and applies the cheapest measures. manual: uses "
-        "offload_activations and blocks_to_swap as set, and refuses nothing. Choose manual when the prediction is "
-        "wrong.",
+        "Memory planning. auto: predicts the memory before the run, and chooses settings that fit and cost the least "
+        "time. manual: uses offload_activations and blocks_to_swap as set, and refuses nothing. Choose manual when "
+        "the prediction is wrong.",
         choices=("auto", "manual"),
     )
     offload_activations: str = _memory_setting(

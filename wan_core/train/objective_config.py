@@ -69,8 +69,8 @@ class ObjectiveConfig(Config):
     )
     min_timestep: float = objective_setting(
         0.0,
-        "Lowest noise level (0 to 1000) that is trained; lower samples are drawn again. 0 = the model's own. Raise it "
-        "to omit fine detail.",
+        "Lowest noise level (0 to 1000) that is trained; a random level below it is drawn again. 0 = the model's "
+        "own. Raise it to omit fine detail.",
         low=0.0,
         high=999.0,
         step=1.0,
@@ -116,9 +116,10 @@ class ObjectiveConfig(Config):
     )
     guidance_target: float = objective_setting(
         1.0,
-        "Guidance in the target, for a distilled base (4-step, lightx2v, turbo) that is sampled at cfg 1: the target "
-        "is moved away from the model's prediction for the empty prompt by this scale, so that the base stays "
-        "distilled. Takes one more forward pass. 1 = off. Set it to 3 or 4 when you train on a distilled model.",
+        "Guidance scale of the training target, for a distilled base model (4-step, lightx2v, turbo) that is sampled "
+        "at cfg 1. The target is moved away from the model's prediction for the empty prompt, so that the base stays "
+        "distilled. A step needs one more forward pass. 1 = off. Set it to 3 or 4 when you train on a distilled "
+        "model.",
         low=1.0,
         high=20.0,
         step=0.5,

@@ -1,0 +1,1 @@
+from .lacks import advice_on

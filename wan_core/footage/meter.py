@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -38,7 +39,6 @@ class Meter:
     def __init__(self) -> None:
         self._start_s = self._end_s = 0.0
         self._frames = 0
-        self._pool = Pool()
         self._changes, self._stillness = Changes(), Stillness()
         self._bars, self._overlays = Bars(), Overlays()
         self._blur, self._combs = Blur(), Combs()
@@ -49,8 +49,8 @@ class Meter:
             self._start_s = luma.time_s
         self._frames += 1
         self._end_s = luma.time_s
-        grid = self._pool(luma.small.astype(np.float32))
-        self._changes.add(luma.time_s, luma.small, grid, self._pool)
+        grid = pooled(luma.small.astype(np.float32))
+        self._changes.add(luma.time_s, luma.small, grid, pooled)
         self._stillness.add(luma.time_s, grid)
         self._combs.add(luma.plane)
         self._bars.add(luma.time_s, luma.plane, luma.black)
@@ -81,20 +81,14 @@ class Meter:
         )
 
 
-class Pool:
-    """Averages a small picture (h, w) over cells of 8 x 8 pixels, by two products with cached matrices."""
-
-    def __init__(self) -> None:
-        self._shape: tuple[int, ...] = ()
-
-    def __call__(self, picture: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Returns (h // 8, w // 8) means; pixels beyond the last complete cell are left out."""
-        if picture.shape != self._shape:
-            self._shape = picture.shape
-            self._rows, self._columns = (_averaging(side) for side in picture.shape)
-        return self._rows @ picture @ self._columns.T
+def pooled(picture: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Averages a small picture (h, w) over cells of 8 x 8 pixels, (h // 8, w // 8); pixels beyond the last complete
+    cell are left out."""
+    rows, columns = (_averaging(side) for side in picture.shape)
+    return rows @ picture @ columns.T
 
 
+@lru_cache(maxsize=8)
 def _averaging(side: int) -> NDArray[np.float32]:
     """Returns the matrix (cells, side) that averages a side over cells."""
     wide = min(_CELL, side)

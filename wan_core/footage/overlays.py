@@ -99,18 +99,13 @@ def _groups(cells: set[tuple[int, int]]) -> list[set[tuple[int, int]]]:
         group, edge = set[tuple[int, int]](), {left.pop()}
         while edge:
             group |= edge
-            edge = {other for other in left for row, column in edge if _near(row, column, *other)}
+            edge = {one for one in left for row, column in edge if abs(row - one[0]) <= 2 and abs(column - one[1]) <= 2}
             left -= edge
         groups.append(group)
     return groups
 
 
-def _near(row: int, column: int, other_row: int, other_column: int) -> bool:
-    return abs(row - other_row) <= 2 and abs(column - other_column) <= 2
-
-
 def _box(cells: set[tuple[int, int]]) -> tuple[int, int, int, int]:
-    """Returns the first row and column, and those after the last."""
     rows, columns = [row for row, _ in cells], [column for _, column in cells]
     return min(rows), min(columns), max(rows) + 1, max(columns) + 1
 
@@ -121,7 +116,6 @@ def _area(cells: set[tuple[int, int]]) -> int:
 
 
 def _counted(edges: NDArray[Any]) -> NDArray[np.int64]:
-    """Returns the number of edges in each cell."""
     rows, columns = (side // _CELL for side in edges.shape)
     cut = edges[: rows * _CELL, : columns * _CELL].reshape(rows, _CELL, columns, _CELL)
     return cut.sum(axis=(1, 3))

@@ -79,7 +79,6 @@ def animation_of(path: Path) -> Animation | None:
 
 
 def _png(path: Path, file: BinaryIO) -> Animation | None:
-    """Reads the chunks up to the pixels, and in an APNG all chunks."""
     stated, width, height, first = 0, 0, 0, 0
     durations: list[float] = []
     for kind, inside in _chunks(path, file, len(_PNG), os.fstat(file.fileno()).st_size, is_png=True):

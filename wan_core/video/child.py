@@ -73,43 +73,37 @@ def _operations() -> dict[str, Operation]:
 
     def write(header: dict[str, Any], payload: bytearray) -> Answer:
         path, frames = Path(header["path"]), np.frombuffer(payload, np.uint8).reshape(header["shape"])
+        below = Path(header["below"]) if header["below"] else None
         if header["lossless"]:
-            writer.write_lossless(path, _below(header), frames, header["fps"])
+            writer.write_lossless(path, below, frames, header["fps"])
         else:
-            writer.write_clip(path, _below(header), frames, header["fps"], header["metadata"])
+            writer.write_frames(path, below, iter(frames), frames.shape[1:3], header["fps"], header["metadata"])
         return {}, b""
 
     def grid(header: dict[str, Any], payload: bytearray) -> Answer:
         canvas = np.frombuffer(payload, np.uint8).reshape(header["shape"])
         clips = [(Path(file), Place(*place)) for file, place in header["clips"]]
         path, fps, num_frames = Path(header["path"]), header["fps"], header["num_frames"]
-        writer.write_grid(path, _below(header), canvas, clips, fps, num_frames, header["metadata"])
+        below = Path(header["below"]) if header["below"] else None
+        writer.write_grid(path, below, canvas, clips, fps, num_frames, header["metadata"])
         return {}, b""
 
     return {"probe": probe, "read": read, "scenes": scenes, "measure": measure, "write": write, "grid": grid}
-
-
-def _below(header: dict[str, Any]) -> Path | None:
-    """Returns the folder below which no link is followed on writing."""
-    return Path(header["below"]) if header["below"] else None
 
 
 def _answer(operations: dict[str, Operation], header: dict[str, Any], payload: bytearray) -> Answer:
     """Returns the answer to a request. An error with a file is an answer too."""
     try:
         return operations[header["do"]](header, payload)
-    except DependencyError as error:
-        return {"error": "dependency", "message": str(error)}, b""
     except WanTrainerError as error:
-        return {"error": "refused", "message": str(error)}, b""
+        refusal = error
     except MemoryError:
         why = f"needs more than {_MEMORY_BYTES >> 30} GiB of memory"
-        return {
-            "error": "refused",
-            "message": str(refuse(header["path"], why, "Take fewer frames or a smaller size")),
-        }, b""
+        refusal = refuse(header["path"], why, "Take fewer frames or a smaller size")
     except Exception as error:  # decoders can raise anything
         traceback.print_exc()
         why = f"cannot be processed ({type(error).__name__}: {str(error)[:200]})"
         fix = ("Save it again as PNG",) if Path(header["path"]).suffix.lower() in STILL_SUFFIXES else ()
-        return {"error": "refused", "message": str(refuse(header["path"], why, *fix))}, b""
+        refusal = refuse(header["path"], why, *fix)
+    kind = "dependency" if isinstance(refusal, DependencyError) else "refused"
+    return {"error": kind, "message": str(refusal)}, b""

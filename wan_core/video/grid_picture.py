@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -110,26 +111,12 @@ class _Text:
         return int(self.font.getlength(words)) + 1
 
     def lines(self, label: str, room: int) -> list[tuple[str, tuple[int, int, int]]]:
-        """Returns a label wrapped to `room`, each line with its colour; overflow ends in dots."""
+        """Returns a label wrapped to about `room`, each line with its colour; overflow ends in dots."""
         first, *others = label.split("\n")
-        wrapped, line = [], ""
-        for word in first.split():
-            longer = f"{line} {word}".strip()
-            if line and self.width(longer) > room:
-                wrapped.append(line)
-                longer = word
-            line = self._cut(longer, room)
-        wrapped.append(line)
-        if len(wrapped) > _LINES:
-            wrapped = [*wrapped[: _LINES - 1], self._cut(f"{wrapped[_LINES - 1]} ...", room)]
-        return [(line, _TEXT) for line in wrapped if line] + [(self._cut(line, room), _DIM) for line in others if line]
-
-    def _cut(self, words: str, room: int) -> str:
-        if self.width(words) <= room:
-            return words
-        while words and self.width(f"{words}...") > room:
-            words = words[:-1]
-        return f"{words}..."
+        most = max(8, room // self.width("n"))
+        wrapped = textwrap.wrap(first, most, max_lines=_LINES, placeholder=" ...")
+        cut = (line if len(line) <= most else f"{line[: most - 3]}..." for line in others if line)
+        return [(line, _TEXT) for line in wrapped] + [(line, _DIM) for line in cut]
 
 
 def readable(label: str) -> bool:

@@ -43,12 +43,8 @@ def measure_footage(path: Path, cuts_s: Sequence[float] = ()) -> list[Measures]:
             meter.add(Luma(time_s, plane, np.asarray(small.to_ndarray(), np.uint8), black))
             end_s = time_s + (duration_s or 1 / (moving.rate or 25))
     found.append(meter.result(end_s))
-    return found if orientation is None else [_turned(shot, orientation) for shot in found]
-
-
-def _turned(shot: Measures, orientation: Orientation) -> Measures:
-    """Returns the measures with rectangles as displayed."""
-    return replace(shot, bars=as_shown(shot.bars, orientation), overlay=as_shown(shot.overlay, orientation))
+    turned = orientation or Orientation()
+    return [replace(s, bars=as_shown(s.bars, turned), overlay=as_shown(s.overlay, turned)) for s in found]
 
 
 def as_shown(place: Rectangle | None, orientation: Orientation) -> Rectangle | None:

@@ -26,11 +26,7 @@ from .grid_picture import GridPicture
 from .messages import CENTRED, ClipInfo, Framing
 from .sources import TooSlowError, UnreadableError, refuse
 
-_PROBE_S = 10.0
-_READ_S = 60.0
-_SCENES_S = _MEASURE_S = 10.0
-_WRITE_S = 300.0
-_GRID_S = 1800.0
+_TIMEOUTS_S = {"probe": 10.0, "read": 60.0, "scenes": 10.0, "measure": 10.0, "write": 300.0, "grid": 1800.0}
 _START_S = 120.0
 _POLL_S = 0.1
 
@@ -47,18 +43,9 @@ class VideoProcess:
         *,
         timeouts_s: Mapping[str, float] | None = None,
     ) -> None:
-        """`timeouts_s` overrides seconds: {"probe": 10, "read": 60, "scenes": 10, "measure": 10, "write": 300,
-        "grid": 1800}."""
+        """`timeouts_s` overrides _TIMEOUTS_S."""
         self._should_stop = should_stop
-        self._timeouts_s = {
-            "probe": _PROBE_S,
-            "read": _READ_S,
-            "scenes": _SCENES_S,
-            "measure": _MEASURE_S,
-            "write": _WRITE_S,
-            "grid": _GRID_S,
-            **(timeouts_s or {}),
-        }
+        self._timeouts_s = {**_TIMEOUTS_S, **(timeouts_s or {})}
         self._child: Child | None = None
 
     def __enter__(self) -> VideoProcess:
@@ -84,8 +71,7 @@ class VideoProcess:
 
     def probe(self, path: Path) -> ClipInfo:
         """Returns the facts of a clip or still; DatasetError if it cannot be used."""
-        header, _ = self._ask("probe", path, {})
-        return ClipInfo(**header)
+        return ClipInfo(**self._ask("probe", path, {})[0])
 
     def read(
         self,

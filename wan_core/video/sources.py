@@ -31,32 +31,10 @@ MAX_BYTES = 16 << 30
 """bytes of a file"""
 
 _FORMATS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,gif,mpeg,mpegts,asf,flv"
-_CODECS = frozenset(
-    [
-        "h264",
-        "hevc",
-        "vp8",
-        "vp9",
-        "av1",
-        "libdav1d",
-        "gif",
-        "prores",
-        "ffv1",
-        "mjpeg",
-        "png",
-        "mpeg4",
-        "mpeg1video",
-        "mpeg2video",
-        "h263",
-        "flv",
-        "wmv1",
-        "wmv2",
-        "msmpeg4",
-        "qtrle",
-        "dnxhd",
-        "rawvideo",
-    ]
-)
+_CODECS = frozenset({
+    "h264", "hevc", "vp8", "vp9", "av1", "libdav1d", "gif", "prores", "ffv1", "mjpeg", "png", "mpeg4", "mpeg1video",
+    "mpeg2video", "h263", "flv", "wmv1", "wmv2", "msmpeg4", "qtrle", "dnxhd", "rawvideo",
+})  # fmt: skip
 _WITH_ALPHA = {"vp8": "libvpx", "vp9": "libvpx-vp9"}
 """codec -> decoder that reads transparency"""
 _ATTACHED_PICTURE = 0x400

@@ -31,13 +31,6 @@ _KINDS: dict[str, tuple[str, dict[str, str], dict[str, str]]] = {
 """suffix -> (encoder, options of the encoder, options of the container)"""
 
 
-def write_clip(
-    path: Path, below: Path | None, frames: NDArray[np.uint8], fps: float, metadata: Mapping[str, str]
-) -> None:
-    """Write (F, H, W, 3) RGB as an mp4; yuv420p needs even sizes, so an odd edge is cropped."""
-    write_frames(path, below, iter(frames), frames.shape[1:3], fps, metadata)
-
-
 def write_frames(
     path: Path,
     below: Path | None,
@@ -46,7 +39,8 @@ def write_frames(
     fps: float,
     metadata: Mapping[str, str],
 ) -> None:
-    """Write frames (H, W, 3) RGB of `size` (H, W) as an mp4 (H.264) or, by suffix, a webm (VP9)."""
+    """Write frames (H, W, 3) RGB of `size` (H, W) as an mp4 (H.264) or, by suffix, a webm (VP9); yuv420p needs even
+    sizes, so an odd edge is cropped."""
     from av.video.frame import VideoFrame
     from av.video.reformatter import Colorspace
 
@@ -110,22 +104,17 @@ def write_grid(
 ) -> None:
     """Write an mp4 or webm: the canvas (H, W, 3) with each clip in its place."""
     with ExitStack() as opened:
-        frames = _together(canvas, clips, num_frames, opened)
-        write_frames(path, below, frames, canvas.shape[:2], fps, metadata)
+        readers = [(_shown(file, place, opened), place) for file, place in clips]
 
+        def together() -> Iterator[NDArray[np.uint8]]:
+            shown = canvas.copy()
+            for _ in range(num_frames):
+                for reader, place in readers:
+                    if (picture := next(reader, None)) is not None:  # an ended clip keeps its last frame
+                        shown[place.y : place.y + place.height, place.x : place.x + place.width] = picture
+                yield shown
 
-def _together(
-    canvas: NDArray[np.uint8], clips: Sequence[tuple[Path, Place]], num_frames: int, opened: ExitStack
-) -> Iterator[NDArray[np.uint8]]:
-    """Yields the canvas with the next frame of every clip; an ended clip keeps its last frame."""
-    readers = [(_shown(file, place, opened), place) for file, place in clips]
-    shown = canvas.copy()
-    for _ in range(num_frames):
-        for reader, place in readers:
-            picture = next(reader, None)
-            if picture is not None:
-                shown[place.y : place.y + place.height, place.x : place.x + place.width] = picture
-        yield shown
+        write_frames(path, below, together(), canvas.shape[:2], fps, metadata)
 
 
 def _shown(file: Path, place: Place, opened: ExitStack) -> Iterator[NDArray[np.uint8]]:

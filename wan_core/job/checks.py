@@ -73,8 +73,7 @@ def check_quantized_alike(step: int, noted: object, here: QuantizedBy | None) ->
         by = f"torchao {then.torchao}" if then.torchao else "another version of Wan Trainer"
         raise CheckpointError(
             f"Step {step} was trained on a base quantized by {by}; this version quantizes the same file to other "
-            "values. "
-            "Set resume to new; with start_from_lora the new run begins with the LoRA of that step."
+            "values. Set resume to new; with start_from_lora the new run begins with the LoRA of that step."
         )
 
 
@@ -116,9 +115,8 @@ def check_context(config: RunConfig, clips: CacheSet, file: WanFile, device: tor
         dtype = numerics.attention or numerics.compute
         if config.model.attention not in ("sdpa", "auto", "sdpa_flash"):
             raise ConfigError(
-                f"attention {config.model.attention} does not return the log-sum-exp, which a ring of processes "
-                "needs. Set attention to "
-                "sdpa, or model.placement.context_exchange to all-to-all."
+                f"attention {config.model.attention} does not return the log-sum-exp, which a ring of processes needs. "
+                "Set attention to sdpa, or model.placement.context_exchange to all-to-all."
             )
         check_ring(device=device, dtype=dtype, head_dim=shape.dim // shape.num_heads)
     return exchange

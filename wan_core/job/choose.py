@@ -11,7 +11,6 @@ from typing import Any
 
 from ..errors import ConfigError
 from ..files import (
-    OpenFolder,
     atomic_write_json,
     is_partial,
     name_key,
@@ -25,7 +24,7 @@ from ..files import (
 from ..train import SavedStep, SaveStore, check_split
 from ..words import filled, plain
 from .config import ForeignRun, NewerRun, RunConfig, RunStatus, read_run, read_status, write_status
-from .length import TimeLimit, batches_a_step, on_other_ranks
+from .length import TimeLimit, job_among
 
 UNREAD = "run.unread.json"
 """new name of an unreadable run.json, if the saved steps identify the run"""
@@ -86,10 +85,7 @@ def choose_run(
                 different.append(str(error).rstrip("."))
                 continue
             known, unread[directory] = rescued, str(error)
-        job = wanted.get(known.job_id, rescued)
-        if job is None:
-            others = (on_other_ranks(one, known, batches_a_step(known, stated)) for one in wanted.values())
-            job = next(filter(None, others), None)
+        job = wanted.get(known.job_id, rescued) or job_among(wanted.values(), known, stated)
         if job is None:
             different.append(
                 filled("{name} differs in {what}", name=name, what="; ".join(map(str, changes(config, known))))
@@ -141,10 +137,13 @@ def prepare_run(decision: RunDecision, config: RunConfig) -> RunConfig:
     if decision.action == "start":
         _begin(directory, config)
         return config
-    if _unreadable(directory):
+    try:
+        read_run(directory)
+    except ConfigError:
         replace_patiently(directory / "run.json", directory / UNREAD)
-    elif read_json(directory / "run.json") == config.to_dict():
-        return config  # unchanged: on Windows, rewriting fails while another program holds it open
+    else:
+        if read_json(directory / "run.json") == config.to_dict():
+            return config  # unchanged: on Windows, rewriting fails while another program holds it open
     atomic_write_json(directory / "run.json", config.to_dict())
     return config
 
@@ -157,23 +156,17 @@ def _begin(directory: Path, config: RunConfig) -> None:
         remove_empty(directory, directory.parent)
     directory.mkdir(parents=True)
     try:
-        with opened_folder(directory, directory.parent) as folder, _emptied_if_it_fails(folder):
-            atomic_write_json(directory / "run.json", config.to_dict())
-            write_status(directory, RunStatus(state="new", steps=config.train.steps, job_id=config.job_id))
+        with opened_folder(directory, directory.parent) as folder:
+            try:
+                atomic_write_json(directory / "run.json", config.to_dict())
+                write_status(directory, RunStatus(state="new", steps=config.train.steps, job_id=config.job_id))
+            except BaseException:
+                for name in ("run.json", "status.json"):
+                    with contextlib.suppress(OSError):
+                        folder.remove(name)
+                raise
     except BaseException:
         remove_empty(directory, directory.parent)
-        raise
-
-
-@contextlib.contextmanager
-def _emptied_if_it_fails(folder: OpenFolder) -> Iterator[None]:
-    """Inside, an error removes the files of a new run, through the folder's handle."""
-    try:
-        yield
-    except BaseException:
-        for name in ("run.json", "status.json"):
-            with contextlib.suppress(OSError):
-                folder.remove(name)
         raise
 
 
@@ -191,24 +184,12 @@ def _is_unused(directory: Path) -> bool:
         return False
 
 
-def _unreadable(directory: Path) -> bool:
-    try:
-        read_run(directory)
-    except ConfigError:
-        return True
-    return False
-
-
 def _decide(directory: Path, known: RunConfig, wanted: RunConfig, saved: SavedStep | None) -> RunDecision:
     """Decides by the newest verified step, never by status.json, which is only a summary."""
     name, total = directory.name, wanted.train.steps
     if saved is None:
-        return RunDecision(
-            directory,
-            "resume",
-            filled("{run} starts from the beginning: it has no intact saved step.", run=name),
-            wanted,
-        )
+        note = filled("{run} starts from the beginning: it has no intact saved step.", run=name)
+        return RunDecision(directory, "resume", note, wanted)
     if known.partner is None and known.train.preview_every_n_steps:
         wanted = replace(wanted, partner=None)  # Previews with and without a partner are not comparable.
     if known.preview and wanted.preview:

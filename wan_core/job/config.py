@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Callable
 from dataclasses import MISSING, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -108,31 +109,26 @@ class RunConfig(Config):
         if self.train.optimizer == "muon" and (self.lora.kind == "DoRA" or self.lora.also_train != "nothing"):
             raise ConfigError(
                 "optimizer muon trains only matrices; the row lengths of a DoRA, norms and biases are not matrices. "
-                "Choose "
-                "another optimizer, or set adapter to LoRA and also_train to nothing."
+                "Choose another optimizer, or set adapter to LoRA and also_train to nothing."
             )
 
     def with_digests(self, roots: Roots) -> RunConfig:
         """Returns the config with the digests of its files."""
-        files = (self.model.base_file, self.model.low_noise_file)
-        base, low = (checkpoint_digest(roots.resolve(file)) if file else "" for file in files)
-        starts = (self.lora.start_from, self.lora.low_noise_start_from)
-        start, low_start = (sampled_digest(roots.resolve(file)) if file else "" for file in starts)
+
+        def digest(file: str, of: Callable[[Path], str] = sampled_digest) -> str:
+            return of(roots.resolve(file)) if file else ""
+
         loras = tuple(
-            replace(
-                lora,
-                digest=sampled_digest(roots.resolve(lora.file)) if lora.file else "",
-                low_noise_digest=sampled_digest(roots.resolve(lora.low_noise_file)) if lora.low_noise_file else "",
-            )
+            replace(lora, digest=digest(lora.file), low_noise_digest=digest(lora.low_noise_file))
             for lora in self.model.loras
         )
         return replace(
             self,
             model=replace(self.model, loras=loras),
-            base_digest=base,
-            start_digest=start,
-            low_noise_digest=low,
-            low_noise_start_digest=low_start,
+            base_digest=digest(self.model.base_file, checkpoint_digest),
+            low_noise_digest=digest(self.model.low_noise_file, checkpoint_digest),
+            start_digest=digest(self.lora.start_from),
+            low_noise_start_digest=digest(self.lora.low_noise_start_from),
         )
 
     def of_expert(self, expert: str, roots: Roots) -> RunConfig:

@@ -10,7 +10,7 @@ from ..errors import ConfigError
 from ..train import SaveStore
 from .choose import Change, changes, directories_of, is_free
 from .config import RunConfig, read_run
-from .length import TimeLimit, batches_a_step, on_other_ranks
+from .length import TimeLimit, job_among
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,7 @@ def foresee(
     for directory, known in reversed(found):
         jobs = [replace(job, data=known.data) for job in (*elsewhere, config)]
         store = SaveStore(directory)
-        job = next((job for job in jobs if job.job_id == known.job_id), None)
-        if job is None:
-            batches = batches_a_step(known, store.stated())
-            job = next(filter(None, (on_other_ranks(one, known, batches) for one in jobs)), None)
+        job = job_among(jobs, known, store.stated())
         if job is None or resume == "new":
             continue
         steps = _steps(job, known)

@@ -62,27 +62,24 @@ def _full_sentence(path: Path) -> str:
     steps = SaveStore(run).steps() if run else []
     newest = run / "saves" / f"step-{steps[-1]:06d}" if run and steps else None
     if run and newest and (bytes_each := sum(file.lstat().st_size for file in newest.iterdir())):
-        need, left = size_text(bytes_each), _saves_left(run, steps)
-        if left > 1:
-            return _make_room(
-                "The drive {drive}, which holds folder {folder}, has too little free space: the next save needs about "
-                "{need}, all {left} to come {all}, and {free} are free. Free disk space on it.",
-                **{"all": size_text(left * bytes_each), "left": left, "need": need, **where},
-            )
-        return _make_room(
+        left = _saves_left(run, steps)
+        where |= {"need": size_text(bytes_each), "left": str(left), "all": size_text(left * bytes_each)}
+        template = (
             "The drive {drive}, which holds folder {folder}, has too little free space: the next save needs about "
-            "{need}, and {free} are free. Free disk space on it.",
-            **{"need": need, **where},
+            "{need}, and {free} are free. Free disk space on it."
         )
-    return _make_room(
-        "The drive {drive}, which holds folder {folder}, is too full to write {file}: {free} are free. Free disk "
-        "space on it.",
-        **{"file": path.name, **where},
-    )
-
-
-def _make_room(template: str, **values: object) -> str:
-    return failure(filled(template, **values), helps=_MAKES_ROOM, closing=RESUME)
+        if left > 1:
+            template = (
+                "The drive {drive}, which holds folder {folder}, has too little free space: the next save needs about "
+                "{need}, all {left} to come {all}, and {free} are free. Free disk space on it."
+            )
+    else:
+        where["file"] = path.name
+        template = (
+            "The drive {drive}, which holds folder {folder}, is too full to write {file}: {free} are free. Free disk "
+            "space on it."
+        )
+    return failure(filled(template, **where), helps=_MAKES_ROOM, closing=RESUME)
 
 
 def _saves_left(run: Path, saved: list[int]) -> int:

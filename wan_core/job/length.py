@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
@@ -86,6 +87,12 @@ def on_other_ranks(wanted: RunConfig, known: RunConfig, batches: int) -> RunConf
         return None
     own = replace(wanted, begun_as="")
     return own if own.job_id == known.job_id else replace(wanted, begun_as=known.job_id)
+
+
+def job_among(jobs: Collection[RunConfig], known: RunConfig, saved: Manifest | None) -> RunConfig | None:
+    """Returns the one of `jobs` that the run `known` trains, also on another number of processes; None without one."""
+    others = (on_other_ranks(job, known, batches_a_step(known, saved)) for job in jobs)
+    return next((job for job in jobs if job.job_id == known.job_id), None) or next(filter(None, others), None)
 
 
 def shared_out(changed: RunConfig, known: RunConfig, batches: int) -> RunConfig:

@@ -21,7 +21,7 @@ from torch import Tensor
 from ..checkpoint import TensorFile
 from ..errors import CheckpointError, ConfigError
 from ..files import atomic_write_bytes
-from ..train import SavedStep, SaveStore
+from ..train import SaveStore
 
 _WIDEST = math.sqrt(1 / 12)
 """width of the uniform mean"""
@@ -56,19 +56,9 @@ def export_power_mean(directory: Path, width: float, last: int | None, target: P
     A run of both experts gives two files, with the suffixes _high_noise and _low_noise. Raises CheckpointError for
     fewer than two saved steps, and ConfigError for an impossible width.
     """
-    saves, shares = _counted(directory, width, last)
-    files: list[Path] = []
-    for expert in saves[-1].loras:
-        file = target.with_name(f"{target.stem}_{expert}{target.suffix}") if expert else target
-        atomic_write_bytes(file, _mean_file(_of_expert(expert, saves, shares), width))
-        files.append(file)
-    return PowerMean(steps=tuple(saved.step for saved in saves), shares=shares, files=tuple(files))
-
-
-def _counted(directory: Path, width: float, last: int | None) -> tuple[list[SavedStep], tuple[float, ...]]:
-    """Returns the averaged saved steps and their weights. A suspect step counts only as `last`."""
     store = SaveStore(directory)
     steps = [step for step in store.steps() if last is None or step <= last]
+    # A suspect step counts only as `last`.
     found = [saved for step in steps if (step == last or not store.is_suspect(step)) and (saved := store.read(step))]
     if last is not None and (not found or found[-1].step != last):
         raise CheckpointError(
@@ -79,15 +69,14 @@ def _counted(directory: Path, width: float, last: int | None) -> tuple[list[Save
             f"Run {directory.name} has {len(found)} intact saved steps, and a mean needs two. Train longer, or lower "
             "save_every_n_steps."
         )
-    return found, shares_of([saved.step for saved in found], width)
-
-
-def _of_expert(expert: str, saves: Sequence[SavedStep], shares: Sequence[float]) -> dict[int, tuple[float, Path]]:
-    return {
-        saved.step: (share, saved.loras[expert])
-        for saved, share in zip(saves, shares, strict=True)
-        if expert in saved.loras
-    }
+    shares, files = shares_of([saved.step for saved in found], width), list[Path]()
+    for expert in found[-1].loras:
+        file = target.with_name(f"{target.stem}_{expert}{target.suffix}") if expert else target
+        pairs = [(saved, share) for saved, share in zip(found, shares, strict=True) if expert in saved.loras]
+        mean = _mean_file({saved.step: (share, saved.loras[expert]) for saved, share in pairs}, width)
+        atomic_write_bytes(file, mean)
+        files.append(file)
+    return PowerMean(steps=tuple(saved.step for saved in found), shares=shares, files=tuple(files))
 
 
 def _mean_file(files: Mapping[int, tuple[float, Path]], width: float) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 from ..cache import CacheSet
 from ..checkpoint import WanVariant
@@ -26,13 +26,9 @@ def preview_remarks(variant: WanVariant, clips: CacheSet, config: SampleConfig) 
     if not variant.is_full_size or not (clips.items or config.num_frames):
         return []
     each = [config.of_prompt(index) for index in range(len(config.prompts))] or [config]
-    found = [_size(variant, clips, one) for one in each] + [_length(variant, clips, one) for one in each]
-    notes = [_first(found[: len(each)]), _first(found[len(each) :]), _first(_guidance(variant, one) for one in each)]
-    return [note for note in (*notes, *_prompts(config.prompts, clips.trigger_words)) if note]
-
-
-def _first(notes: Iterable[str]) -> str:
-    return next((note for note in notes if note), "")
+    found = ([check(variant, clips, one) for one in each] for check in (_size, _length, _guidance))
+    notes = [next(filter(None, of_a_kind), "") for of_a_kind in found]
+    return [*filter(None, notes), *_prompts(config.prompts, clips.trigger_words)]
 
 
 def _size(variant: WanVariant, clips: CacheSet, config: SampleConfig) -> str:
@@ -64,7 +60,7 @@ def _length(variant: WanVariant, clips: CacheSet, config: SampleConfig) -> str:
     )
 
 
-def _guidance(variant: WanVariant, config: SampleConfig) -> str:
+def _guidance(variant: WanVariant, _clips: CacheSet, config: SampleConfig) -> str:
     usual, given = official_of(variant.name).guidance_scale, config.resolved(variant.template).guidance_scale
     low, high = (share * usual for share in _USUAL_GUIDANCE)
     if low <= given <= high or config.sampling == FEW_STEPS or (config.loras and given < low):
@@ -78,37 +74,17 @@ def _guidance(variant: WanVariant, config: SampleConfig) -> str:
     )
 
 
-def _prompts(prompts: Iterable[str], triggers: Iterable[str]) -> list[str]:
+def _prompts(prompts: Iterable[str], words: Sequence[str]) -> Iterator[str]:
     tokens = {prompt: estimated_tokens(prompt) for prompt in prompts}
-    short, long, words = _named(tokens, below=_FEW_TOKENS), _named(tokens, above=TOKEN_LIMIT), list(triggers)
-    without = bool(tokens and words) and not any(w.lower() in prompt.lower() for w in words for prompt in tokens)
-    notes = [
-        filled(
-            "A preview prompt is very short ({prompt}); Wan follows sentences that name subject, motion and setting.",
-            prompt=short,
-        )
-        if short
-        else "",
-        filled(
-            "A preview prompt has more than {limit} tokens ({prompt}); the tokens after these are ignored.",
-            limit=TOKEN_LIMIT,
-            prompt=long,
-        )
-        if long
-        else "",
-        filled(
+    if short := next((prompt for prompt, count in tokens.items() if count < _FEW_TOKENS), ""):
+        said = "A preview prompt is very short ({prompt}); Wan follows sentences that name subject, motion and setting."
+        yield filled(said, prompt=shortened(short, 60))
+    if long := next((prompt for prompt, count in tokens.items() if count > TOKEN_LIMIT), ""):
+        said = "A preview prompt has more than {limit} tokens ({prompt}); the tokens after these are ignored."
+        yield filled(said, limit=TOKEN_LIMIT, prompt=shortened(long, 60))
+    if tokens and words and not any(word.lower() in prompt.lower() for word in words for prompt in tokens):
+        yield filled(
             "No preview prompt has the trigger word of the captions ({words}), so previews may not show what is "
             "trained. Put it into a prompt.",
             words=shortened(", ".join(words), 60),
         )
-        if without
-        else "",
-    ]
-    return notes
-
-
-def _named(tokens: dict[str, int], below: int = 0, above: int = 1_000_000) -> str:
-    """Returns the first prompt with fewer than `below` or more than `above` tokens, shortened; "" without such a
-    prompt.
-    """
-    return next((shortened(prompt, 60) for prompt, count in tokens.items() if count < below or count > above), "")

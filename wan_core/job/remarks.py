@@ -43,8 +43,7 @@ def remarks_on_base(plan: ModelPlan, found: WanFile) -> list[str]:
     if on_gpu and found.compute_dtype == torch.float32 and plan.base_precision == "as in file":
         remarks.append(
             f"{found.header.path.name} is fp32, and this run computes in fp32: its weights take {loaded}, and "
-            "attention "
-            "has no fast kernel. A new run, with resume set to new, uses bf16."
+            "attention has no fast kernel. A new run, with resume set to new, uses bf16."
         )
     return remarks
 
@@ -54,9 +53,8 @@ def remarks_on_cards(plan: ModelPlan, compute: torch.dtype) -> list[str]:
     remarks: list[str] = []
     if plan.precision.numerics(compute).residual == torch.float16:
         remarks.append(
-            "The token stream is kept in fp16, whose largest value is 65504, and values of a Wan model may come "
-            "close to it. Set "
-            "precision_policy to balanced, which keeps it in fp32."
+            "The token stream is kept in fp16, whose largest value is 65504, and values of a Wan model may come close "
+            "to it. Set precision_policy to balanced, which keeps it in fp32."
         )
     for card in map(abilities_of, plan.placement.device_names()):
         again = f"A new run, with base_precision as in file and resume set to new, uses {card.compute}."
@@ -99,19 +97,14 @@ def remarks_on_attention(plan: ModelPlan, found: WanFile, step: StepShape) -> li
     for device, kernel in attention_kernels(plan, found, step.tokens).items():
         _log.info("attention on %s, %d tokens: %s", device, step.tokens, kernel or "chosen by torch")
         if kernel == "math" and device != "cpu":
+            fastest = abilities_of(device).compute
+            has_it = fastest != "bf16" and found.compute_dtype == torch_dtype(fastest)
+            fix = "Install" if has_it else f"Set base_precision to {fastest}, or install"
             remarks.append(
                 f"torch has no fast attention for this model on {device} and computes it the plain way, with {scores} "
-                f"for {step.tokens:,} tokens, several times slower. "
-                f"{_for_faster_attention(device, found.compute_dtype)}"
+                f"for {step.tokens:,} tokens, several times slower. {fix} a torch built for this GPU."
             )
     return remarks
-
-
-def _for_faster_attention(device: str, compute: torch.dtype) -> str:
-    fastest = abilities_of(device).compute
-    if fastest != "bf16" and compute == torch_dtype(fastest):
-        return "Install a torch built for this GPU."
-    return f"Set base_precision to {fastest}, or install a torch built for this GPU."
 
 
 def turns_remark(lora: LoraConfig) -> str:
@@ -166,47 +159,31 @@ def rate_remark(config: TrainConfig, *, full_size: bool) -> str:
 
     `full_size`: a released Wan, for which the usual rates hold; smaller models take higher ones.
     """
-    low, high = _RATES.get(config.optimizer, _USUAL_RATES)
     rate, name = config.learning_rate, config.optimizer
-    if config.optimizer == "custom":
+    (low, high), sensible = _RATES.get(name, _USUAL_RATES), _sensible_rates(name) if full_size else None
+    if name == "custom":
         return ""
     if rate > high:
-        return filled(
+        said = (
             "learning_rate {rate} is above {high}: with {optimizer} training often diverges at such rates. Lower it "
-            "unless you mean it.",
-            rate=f"{rate:g}",
-            high=f"{high:g}",
-            optimizer=name,
+            "unless you mean it."
         )
-    if rate < low:
-        return filled(
-            "learning_rate {rate} is below {low}: with {optimizer} the LoRA will hardly change. Raise it.",
-            rate=f"{rate:g}",
-            low=f"{low:g}",
-            optimizer=name,
-        )
-    return _beyond_sensible(rate, name) if full_size else ""
-
-
-def _beyond_sensible(rate: float, name: str) -> str:
-    sensible = _sensible_rates(name)
-    if sensible is None or sensible[0] * 0.999 <= rate <= sensible[1] * 1.001:
+    elif rate < low:
+        said = "learning_rate {rate} is below {low}: with {optimizer} the LoRA will hardly change. Raise it."
+    elif sensible is None or sensible[0] * 0.999 <= rate <= sensible[1] * 1.001:
         return ""
-    if rate > sensible[1]:
-        return filled(
+    elif rate > sensible[1]:
+        said = (
             "learning_rate {rate} is outside the sensible range for {optimizer}, {ends}: the run may diverge. Watch "
-            "the evaluation loss.",
-            rate=f"{rate:g}",
-            optimizer=name,
-            ends=_ends(sensible),
+            "the evaluation loss."
         )
-    return filled(
-        "learning_rate {rate} is outside the sensible range for {optimizer}, {ends}: the run may need many more "
-        "steps. Watch the evaluation loss.",
-        rate=f"{rate:g}",
-        optimizer=name,
-        ends=_ends(sensible),
-    )
+    else:
+        said = (
+            "learning_rate {rate} is outside the sensible range for {optimizer}, {ends}: the run may need many more "
+            "steps. Watch the evaluation loss."
+        )
+    ends = "" if sensible is None else _ends(sensible)
+    return filled(said, rate=f"{rate:g}", high=f"{high:g}", low=f"{low:g}", optimizer=name, ends=ends)
 
 
 def _ends(rates: tuple[float, float]) -> str:
@@ -224,9 +201,8 @@ def still_remark(step: int, change: float, config: TrainConfig) -> str:
     low = sensible is not None and config.learning_rate < sensible[0]
     known = f": {_ends(sensible)} is usual with {config.optimizer}" if sensible and low else ""
     return (
-        f"After {step} steps the LoRA changes a weight by {change:.1g} on average, which has no visible effect. "
-        "Stop the "
-        f"run and train with a higher learning_rate than {config.learning_rate:g}{known}."
+        f"After {step} steps the LoRA changes a weight by {change:.1g} on average, which has no visible effect. Stop "
+        f"the run and train with a higher learning_rate than {config.learning_rate:g}{known}."
     )
 
 
@@ -251,22 +227,20 @@ def preview_note(variant: WanVariant, previews: PreviewInputs) -> str:
     """Returns a note on the limits of previews by one expert of a pair; "" for a single model."""
     if variant.boundary is None:
         return ""
-    if variant.expert == HIGH:
-        return filled(
-            "The high-noise expert alone makes the previews of this run: they end at noise level {level}, where the "
-            "other expert starts, and show what this one predicts. Judge layout and motion, not detail. Compare steps "
-            "with each other; to see both LoRAs together, use a sampler graph with both models.",
-            level=f"{variant.boundary:g}",
+    said = (
+        "The high-noise expert alone makes the previews of this run: they end at noise level {level}, where the other "
+        "expert starts, and show what this one predicts. Judge layout and motion, not detail. Compare steps with each "
+        "other; to see both LoRAs together, use a sampler graph with both models."
+    )
+    if variant.expert != HIGH:
+        said = (
+            "The low-noise expert alone makes the previews of this run: they begin below noise level {level}, where it "
+            "starts, from a training clip ({clips}) with noise of that level. Judge look and detail, not the layout, "
+            "which is the clip's. Compare steps with each other; to see both LoRAs together, use a sampler graph with "
+            "both models."
         )
     clips = shortened(", ".join(dict.fromkeys(clip.start_name for clip in previews.clips)), 100)
-    return filled(
-        "The low-noise expert alone makes the previews of this run: they begin below noise level {level}, where it "
-        "starts, from a training clip ({clips}) with noise of that level. Judge look and detail, not the layout, "
-        "which is the clip's. Compare steps with each other; to see both LoRAs together, use a sampler graph with "
-        "both models.",
-        level=f"{variant.boundary:g}",
-        clips=clips,
-    )
+    return filled(said, level=f"{variant.boundary:g}", clips=clips)
 
 
 def start_note(config: RunConfig, roots: Roots) -> str:
@@ -274,12 +248,10 @@ def start_note(config: RunConfig, roots: Roots) -> str:
     lora = config.lora
     if config.train.expert != "both" or not lora.start_from or lora.low_noise_start_from:
         return ""
+    file = lora.start_from.rpartition(":")[2]
     if holds_both_experts(roots.resolve(lora.start_from)):
-        return f"Each expert starts from its own half of {lora.start_from.rpartition(':')[2]}."
-    return filled(
-        "Both experts start from {file}: no file with its name exists for the low noise one.",
-        file=lora.start_from.rpartition(":")[2],
-    )
+        return f"Each expert starts from its own half of {file}."
+    return filled("Both experts start from {file}: no file with its name exists for the low noise one.", file=file)
 
 
 def set_aside_note(store: SaveStore) -> str:
@@ -303,23 +275,16 @@ def disk_remark(directory: Path, bytes_of_a_save: int) -> str:
     need = free = 2 * bytes_of_a_save
     with contextlib.suppress(OSError):
         free = shutil.disk_usage(directory).free
-    if free >= need:
-        return ""
-    return filled(
-        "Only {free} GiB are free; two saved steps need about {need} GiB.",
-        free=f"{free / 2**30:.1f}",
-        need=f"{need / 2**30:.1f}",
-    )
+    said, gib = "Only {free} GiB are free; two saved steps need about {need} GiB.", 2**30
+    return "" if free >= need else filled(said, free=f"{free / gib:.1f}", need=f"{need / gib:.1f}")
 
 
 def not_finite_error(error: NotFinite, good_step: int, store: SaveStore, config: RunConfig) -> TrainingError:
     """Returns the error of a run without finite steps after `good_step`, with the last good save and remedies."""
-    good = store.latest(config.job_id)
-    stands = "No good step was saved."
-    if good:
-        stands = filled("Saved step {step} is the last good one.", step=good.step)
+    good, rate = store.latest(config.job_id), config.train.learning_rate
+    last_good = "Saved step {step} is the last good one."
+    stands = filled(last_good, step=good.step) if good else "No good step was saved."
     again = "Without a change, it would stop here again."
-    rate = config.train.learning_rate
     lower, now = _written(lower_rate(rate, config.train.optimizer)), _written(rate)
     first = filled("learning_rate {lower} instead of {now}", lower=lower, now=now)
     if not good_step:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -69,8 +70,7 @@ class EventSinks:
             self.emit(StageEnded(stage=stage, seconds=seconds, step=step, memory=self._end_phase(stage)))
 
     def _end_phase(self, stage: str = "") -> MemoryReading:
-        expert = self.on_device()
-        return expert.end_phase(stage) if expert is not None else {}
+        return expert.end_phase(stage) if (expert := self.on_device()) is not None else {}
 
     def good_until(self, step: int) -> int:
         """Returns the step from which saves are suspect: `step`, or an earlier one whose evaluation is NaN or inf."""
@@ -105,11 +105,12 @@ class Remaining:
     def with_predicted(self, event: Event) -> Event:
         """Returns `event`; StepDone with the predicted seconds of all later saves, evaluations and previews."""
         if isinstance(event, StageEnded) and event.stage in self._seconds:
-            self._seconds[event.stage] = [*self._seconds[event.stage][1 - _LAST :], event.seconds]
+            self._seconds[event.stage].append(event.seconds)
         if not isinstance(event, StepDone):
             return event
-        counts = self.to_come(event.step)
-        left = sum(counts[kind] * sum(took) / len(took) for kind, took in self._seconds.items() if took)
+        counts, left = self.to_come(event.step), 0.0
+        for kind, took in self._seconds.items():
+            left += counts[kind] * statistics.fmean(took[-_LAST:]) if took else 0.0
         return replace(event, beside_left=left)
 
     def to_come(self, step: int) -> dict[str, int]:

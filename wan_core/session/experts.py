@@ -21,7 +21,7 @@ from ..model import CHUNK_TOKENS
 from ..placement import share_memory
 from ..train import SavedStep, expert_setting, next_turn, saved_bytes
 from .devices import Devices, Placed
-from .expert import Expert, TrainedState, prefix_of, saved_of
+from .expert import Expert, prefix_of, saved_of
 from .loading import read_weights
 from .session import Session
 
@@ -132,11 +132,6 @@ class Experts:
         found = expert.trainer.evaluate()
         return None if found is None else cast("Evaluated", self._as_of_run(expert, found))
 
-    def trained_states(self) -> list[tuple[Expert, TrainedState]]:
-        """Returns the trained state of each model that has one."""
-        found = ((expert, expert.trained_state()) for expert in self.all)
-        return [(expert, state) for expert, state in found if state is not None]
-
     @property
     def bytes_of_a_save(self) -> int:
         """Bytes of a saved step on disk."""
@@ -150,16 +145,12 @@ class Experts:
         quantized at load) and tokens of a chunk (other than CHUNK_TOKENS).
         """
         steps = {"expert_steps": [expert.good_step for expert in self.all]} if self.both else {}
-        marks = {
-            f"{prefix_of(expert)}quantized_by": expert.quantized_by.to_dict()
-            for expert in self.all
-            if expert.quantized_by is not None
-        }
-        chunks = {
-            f"{prefix_of(expert)}chunk_tokens": expert.chunk_tokens
-            for expert in self.all
-            if expert.step and expert.chunk_tokens != CHUNK_TOKENS
-        }
+        marks, chunks = dict[str, Any](), dict[str, Any]()
+        for expert in self.all:
+            if expert.quantized_by is not None:
+                marks[f"{prefix_of(expert)}quantized_by"] = expert.quantized_by.to_dict()
+            if expert.step and expert.chunk_tokens != CHUNK_TOKENS:
+                chunks[f"{prefix_of(expert)}chunk_tokens"] = expert.chunk_tokens
         at_once, config = self.session.group.batches, self.session.config
         ranks = {"ranks": at_once} if at_once > 1 else {}
         if config.begun_as:
@@ -187,8 +178,9 @@ class Experts:
         # While both train, the other expert may have counted a step that it has not reported yet.
         known = zip(self.all, self._reported, strict=True)
         others = sum(min(other.step, reported) for other, reported in known if other is not expert)
+        more: dict[str, Any] = {}
         if isinstance(event, StepDone):
-            return replace(event, step=event.step + others, steps=self.session.config.train.steps)
+            more = {"steps": self.session.config.train.steps}
         if isinstance(event, Evaluated):
-            return replace(event, step=event.step + others, expert=expert_setting(expert.name), expert_step=event.step)
-        return replace(event, step=event.step + others)
+            more = {"expert": expert_setting(expert.name), "expert_step": event.step}
+        return replace(event, step=event.step + others, **more)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 from collections.abc import Callable, Iterator
 
@@ -60,14 +61,10 @@ def memory_ran_out(error: BaseException) -> bool:
 
 
 def _host_is_full(rendering: bool) -> OutOfMemory:
-    free, total = host_bytes(), host_total()
-    known = ""
+    free, total, known = host_bytes(), host_total(), ""
     if free is not None and total is not None:
-        known = filled(
-            " at that moment; now {free} of {total} GiB are free again",
-            free=f"{free / _GIB:.1f}",
-            total=f"{total / _GIB:.1f}",
-        )
+        said = " at that moment; now {free} of {total} GiB are free again"
+        known = filled(said, free=f"{free / _GIB:.1f}", total=f"{total / _GIB:.1f}")
     return OutOfMemory.of_host(known, rendering)
 
 
@@ -79,25 +76,18 @@ def _account(said: str, predicted: int | None) -> str:
         parts.append(filled("{free} of {total} were free", free=card[2], total=card[1]))
     held = _HELD.search(said)
     held_bytes = _bytes(held[1]) if held else 0
-    if predicted and held_bytes > predicted:
-        parts.append(
-            filled(
-                "it held {held} GiB, more than the {predicted} GiB that were predicted",
-                held=f"{held_bytes / _GIB:.1f}",
-                predicted=f"{predicted / _GIB:.1f}",
-            )
-        )
-    elif predicted:
-        parts.append(filled("a step was predicted to take {predicted} GiB", predicted=f"{predicted / _GIB:.1f}"))
+    if predicted:
+        text = "a step was predicted to take {predicted} GiB"
+        if held_bytes > predicted:
+            text = "it held {held} GiB, more than the {predicted} GiB that were predicted"
+        parts.append(filled(text, held=f"{held_bytes / _GIB:.1f}", predicted=f"{predicted / _GIB:.1f}"))
     others = _others_held(said)
     if others and others > _GIB / 2:
         parts.append(filled("other programs held {others} GiB", others=f"{others / _GIB:.1f}"))
     if not parts:
         return ""
-    said = parts[0]
-    for part in parts[1:]:
-        said = filled("{said}, {part}", said=said, part=part)
-    return filled(": {said}", said=said)
+    whole = functools.reduce(lambda said, part: filled("{said}, {part}", said=said, part=part), parts)
+    return filled(": {said}", said=whole)
 
 
 def _others_held(said: str) -> float | None:
@@ -117,18 +107,15 @@ def _bytes(size: str) -> float:
     return float(number) * _UNITS[unit]
 
 
-def _smaller_batch(batch: int) -> str:
-    return filled("batch_size 1 instead of {batch}, with more gradient_accumulation_steps", batch=batch)
-
-
 def _for_training(config: RunConfig, stored_small: bool, gpus: int) -> list[str]:
     train, plan, batch = config.train, config.model, config.train.batch_size
     is_8_bit = plan.quantize is not None or (stored_small and plan.base_precision == "as in file")
+    one_clip = filled("batch_size 1 instead of {batch}, with more gradient_accumulation_steps", batch=batch)
     measures = {
         _OTHERS: True,
         "gradient_checkpointing in Wan Train Settings": not train.gradient_checkpointing,
         "memory set to auto in Wan Train Settings": train.memory == "manual",
-        in_a_new_run(_smaller_batch(batch)): batch > 1,
+        in_a_new_run(one_clip): batch > 1,
         in_a_new_run("fewer num_frames or a smaller width and height in the dataset node"): True,
         in_a_new_run("the node Fp8 / Int8 Quantize (Wan) between Load Wan Model and Train Wan LoRA"): not is_8_bit,
         filled("split blocks in Split Across GPUs, over the {gpus} cards here", gpus=gpus): gpus > 1

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..cache import Batches, stack_texts
-from ..checkpoint import ReadTogether, checkpoint_files
 from ..dataset import NOTHING_TO_PREDICT
-from ..files import file_mark
 from ..job.checks import check_context, check_shards
 from ..job.open import OpenRun
 from ..job.remarks import (
@@ -20,43 +20,24 @@ from ..load import materialize
 from ..lora import LoraConfig, adapter_parameters
 from ..model import WanTransformer
 from ..parallel import RankTokens, Sharding
-from ..placement import MemoryMeasures, SharedMemory, resolve_placement
+from ..placement import SharedMemory, resolve_placement
 from ..plan.here import Planned
 from ..train import Trainer, largest_step
 from .session import Session
 
 
 def read_weights(
-    session: Session,
-    run: OpenRun,
-    adapters: LoraConfig | None = None,
-    measures: MemoryMeasures | None = None,
-    shared: SharedMemory | None = None,
-    sharding: Sharding | None = None,
-    together: ReadTogether | None = None,
-    *,
-    trains: bool = False,
+    session: Session, run: OpenRun, adapters: LoraConfig | None = None, *, trains: bool = False, **how: Any
 ) -> WanTransformer:
     """Returns the model of `run` on its devices, with new `adapters`; without `measures` nothing is offloaded.
 
-    `trains`: also place the copies that split the tokens of a clip. `shared`: shared memory of the ranks of a machine.
-    `sharding`: the ranks that hold its blocks together. `together`: reads the base once for all ranks. Raises Stopped
-    on a stop request while weights are read.
+    `trains`: also place the copies that split the tokens of a clip. `how`: further arguments of `materialize`. Raises
+    Stopped on a stop request while weights are read.
     """
-    plan = run.config.model
-    return materialize(
-        plan if trains else plan.with_placement(plan.placement.without_parts()),
-        run.roots,
-        adapters,
-        seed=run.config.train.seed,
-        rank=session.group.local_rank,
-        on_tensor=session.on_tensor,
-        found=run.file,
-        measures=measures,
-        shared=shared,
-        sharding=sharding,
-        together=together,
-    )
+    plan, seed, rank = run.config.model, run.config.train.seed, session.group.local_rank
+    own = plan if trains else plan.with_placement(plan.placement.without_parts())
+    how |= {"seed": seed, "rank": rank, "on_tensor": session.on_tensor, "found": run.file}
+    return materialize(own, run.roots, adapters, **how)
 
 
 def _sharding(session: Session, run: OpenRun) -> Sharding | None:
@@ -71,25 +52,6 @@ def _sharding(session: Session, run: OpenRun) -> Sharding | None:
     check_shards(run.config)
     device = resolve_placement(placement, run.variant.shape.num_layers, group.local_rank).first
     return Sharding(group.shard_mesh(sharders, device), group.share, group.leads, group.naming_lost)
-
-
-def _together(session: Session, run: OpenRun) -> ReadTogether | None:
-    """Returns the reader that reads the base of `run` once for all ranks; None if each rank reads all of it.
-
-    Every rank calls it. Ranks of one machine all read the file, from the page cache. Several machines divide the reads
-    if they all see the same size, modification time and inode, which differ between copies of a file.
-    """
-    group = session.group
-    if group.local_world == group.world:
-        return None
-    marks = group.gather([file_mark(file)[:3] for file in checkpoint_files(run.file.header.path)])
-    if any(mark != marks[0] for mark in marks):
-        return None
-    session.note(
-        f"The base lies on storage that all machines share, so it is read once: each of {group.world} processes reads "
-        "a part and sends it to the others."
-    )
-    return group.read_together
 
 
 def _exchange(session: Session, run: OpenRun) -> str:
@@ -112,19 +74,16 @@ def load_model(
     Raises what `read_weights` does.
     """
     plan, compute = run.config.model, run.file.compute_dtype
-    warnings = [
-        *remarks_on_attention(plan, run.file, largest_step(run.cache_set, run.config.train.batch_size)),
-        *remarks_on_base(plan, run.file),
-    ]
-    warnings += [*remarks_on_cards(plan, compute), *([NOTHING_TO_PREDICT] if run.cache_set.given_whole else [])]
+    warnings = remarks_on_attention(plan, run.file, largest_step(run.cache_set, run.config.train.batch_size))
+    warnings += [*remarks_on_base(plan, run.file), *remarks_on_cards(plan, compute)]
+    warnings += [NOTHING_TO_PREDICT] if run.cache_set.given_whole else []
     for warning in [*warnings, *remark_on_scaling(plan, compute, run.config.train)]:
         session.warn(warning)
     for note in notes_on_cards(plan, compute):
         session.note(note)
     sharding, exchange = _sharding(session, run), _exchange(session, run)
-    adapters = run.adapters(with_start=with_start)
-    together = _together(session, run)
-    model = read_weights(session, run, adapters, planned.measures, shared, sharding, together, trains=True)
+    how = {"measures": planned.measures, "shared": shared, "sharding": sharding}
+    model = read_weights(session, run, run.adapters(with_start=with_start), trains=True, **how)
     if exchange:
         model.team = RankTokens(model, session.group.clip_ranks(next(model.parameters()).device), exchange)
     session.note(remark_on_adapter(run.config.lora, sum(p.numel() for p in adapter_parameters(model).values())))

@@ -1,16 +1,14 @@
 """torch.profiler over a window of steps, and a snapshot of a card's memory over the step after it.
 
-The trace is for Perfetto and chrome://tracing, with a table of operators; the snapshot for pytorch.org/memory_viz. The
-snapshot has a step of its own, because recording the stack of each allocation slows a step.
+The trace is for Perfetto and chrome://tracing, the snapshot for pytorch.org/memory_viz. The snapshot has a step of its
+own, because recording the stack of each allocation slows a step.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gzip
-import re
 import tempfile
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,27 +27,7 @@ _MOST_STEPS = 10
 _MOST_ALLOCATIONS = 100_000
 """newest allocations that a snapshot keeps"""
 FOLDER = "profile"
-_ROWS = 40
-"""rows of the table for each kind of event"""
-_EVENT = re.compile(rb'"ph": "X", *\s*"cat": "([^"]*)", *\s*"name": "((?:[^"\\]|\\.)*)",[^{}]*?"dur": ([0-9.]+)')
-
-
-def _table(trace: bytes) -> str:
-    """Returns the time and the calls of each name in a trace, by kind of event, longest first.
-
-    The JSON text is searched directly: `key_averages` takes 90 microseconds an event, half a minute for a 14B step.
-    """
-    took: defaultdict[bytes, defaultdict[bytes, list[float]]] = defaultdict(lambda: defaultdict(lambda: [0.0, 0]))
-    for kind, name, microseconds in _EVENT.findall(trace):
-        one = took[kind][name]
-        one[0] += float(microseconds)
-        one[1] += 1
-    lines: list[str] = []
-    for kind, names in sorted(took.items()):
-        lines.append(f"{kind.decode():>12}         ms     calls  (an operator's time is that of what it calls too)")
-        for name, (microseconds, calls) in sorted(names.items(), key=lambda one: -one[1][0])[:_ROWS]:
-            lines.append(f"{'':12}{microseconds / 1e3:11.2f}{calls:10.0f}  {name.decode(errors='replace')}")
-    return "\n".join([*lines, ""])
+_UNWRITTEN = "could not be written: {why}. Free disk space, and profile again."
 
 
 class StepProfiler:
@@ -89,10 +67,9 @@ class StepProfiler:
         if not self.due:
             return
         steps, self._steps = self._steps, 0
-        kinds = profiled()
         # For example because another profiler is active in this process.
         with self._noting("Steps cannot be profiled now: {why}."):
-            profile = torch.profiler.profile(activities=kinds, record_shapes=True)
+            profile = torch.profiler.profile(activities=profiled(), record_shapes=True)
             profile.__enter__()
             self._profile, self._first, self._last = profile, step + 1, step + steps
 
@@ -107,22 +84,18 @@ class StepProfiler:
 
     def _write_trace(self, step: int) -> None:
         profile, self._profile = self._profile, None
-        with self._noting(
-            f"The profile of step {step} could not be written: {{why}}. Free disk space, and profile again."
-        ):
+        with self._noting(f"The profile of step {step} {_UNWRITTEN}"):
             profile.__exit__(None, None, None)
             if step < self._first:
                 return
             name = f"steps-{self._first:06d}-{step:06d}"
-            size = self._write(f"{name}.json.gz", profile.export_chrome_trace, table=f"{name}.txt")
+            size = self._write(f"{name}.json.gz", profile.export_chrome_trace)
             memory = "" if backend_of(default_device()).memory_history else " A memory snapshot needs a GPU."
-            self._emit(
-                Note(
-                    text=f"{counted(step - self._first + 1, 'step')} profiled: {FOLDER}/{name}.json.gz, "
-                    f"{size / 2**20:.1f} MiB, for Perfetto or chrome://tracing, and {name}.txt in the run's "
-                    f"folder.{memory}"
-                )
+            text = (
+                f"{counted(step - self._first + 1, 'step')} profiled: {FOLDER}/{name}.json.gz in the run's folder, "
+                f"{size / 2**20:.1f} MiB, for Perfetto or chrome://tracing.{memory}"
             )
+            self._emit(Note(text=text))
 
     def _record_memory(self, step: int) -> None:
         """Start recording the device allocations of `step`."""
@@ -135,30 +108,21 @@ class StepProfiler:
     def _write_memory(self) -> None:
         step, self._recorded = self._recorded, 0
         name, memory = f"memory-{step:06d}.pickle", allocator()
-        with self._noting(
-            f"The memory of step {step} could not be written: {{why}}. Free disk space, and profile again."
-        ):
+        with self._noting(f"The memory of step {step} {_UNWRITTEN}"):
             try:
                 size = self._write(name, memory._dump_snapshot)
             finally:
                 memory._record_memory_history(enabled=None)
-            self._emit(
-                Note(
-                    text=f"Memory of step {step}: {FOLDER}/{name}, {size / 2**20:.1f} MiB, for pytorch.org/memory_viz."
-                )
-            )
+            text = f"Memory of step {step}: {FOLDER}/{name}, {size / 2**20:.1f} MiB, for pytorch.org/memory_viz."
+            self._emit(Note(text=text))
 
-    def _write(self, name: str, export: Callable[[str], object], *, table: str = "") -> int:
-        """Write the file that `export(path)` makes into the folder; returns its size in bytes.
-
-        `table`: for a trace, which is then gzipped, the name of the file for its table.
-        """
+    def _write(self, name: str, export: Callable[[str], object]) -> int:
+        """Write the file that `export(path)` makes into the folder, as `name`; returns its size in bytes."""
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             made = Path(folder) / "made"
             export(str(made))
             data = made.read_bytes()
-        if table:
-            atomic_write_bytes(self._folder / table, _table(data).encode(), self._folder.parent)
+        if name.endswith(".gz"):
             data = gzip.compress(data, 6)  # torch's export to .gz compresses line by line, six times slower
         atomic_write_bytes(self._folder / name, data, self._folder.parent)
         return len(data)

@@ -77,7 +77,7 @@ def sample_job(directory: Path, job_file: Path, roots: Roots, *, emit: Emit, con
                 directory,
                 emit=emit,
                 control=control,
-                on_device=renderers.on_device,
+                on_device=lambda: renderers.devices.model,
             )
             warned: set[tuple[int | None, str]] = set()
             for cell in cells:
@@ -122,7 +122,7 @@ class Renderers:
             Placed(run, partial(read_weights, session, run, run.adapters(with_start=False) if run.trained else None))
             for run in runs
         ]
-        self._devices = Devices()
+        self.devices = Devices()
         self._saved: SavedStep | None = None
         self._weights: dict[str, LoraWeights] = {}
         """weights of the last used saved step, by expert"""
@@ -151,13 +151,9 @@ class Renderers:
         """Returns the denoiser of each model, with its sigma range."""
         return [Denoiser(partial(self._opened, one), *one.run.variant.sigma_range()) for one in self._models]
 
-    def on_device(self) -> WanTransformer:
-        """Returns the model on the devices."""
-        return self._devices.model
-
     @contextmanager
     def _opened(self, one: Placed) -> Iterator[WanTransformer]:
-        self._devices.load(one)
+        self.devices.load(one)
         model = one.model
         weights = self._weights.get(one.run.config.train.expert_name) if self._acts else None
         if weights is not None:

@@ -82,10 +82,9 @@ class Saver:
             if (seconds := next(pauses, None)) is None:
                 step, why = refused
                 raise CheckpointError(
-                    f"Saved step {step} of {self.directory.name} cannot be read ({why}): another program has a file "
-                    "of it open, or it belongs to another account. Close it there or give this account the right to "
-                    "read it, "
-                    f"then start again. To resume from an older step, move saves/step-{step:06d} away."
+                    f"Saved step {step} of {self.directory.name} cannot be read ({why}): another program has a file of "
+                    "it open, or it belongs to another account. Close it there or give this account the right to read "
+                    f"it, then start again. To resume from an older step, move saves/step-{step:06d} away."
                 )
             _wait(seconds, self.session.control)
         if self.saved is None and (other := self.store.latest()) is not None:
@@ -104,27 +103,19 @@ class Saver:
             roots, experts = self.session.roots, self.config.train.experts  # both experts have the same shape
             shape = inspect_model(self.config.of_expert(experts[0], roots).model, roots).variant.shape
             values = len(experts) * check_adapters(replace(self.config.lora, start_from=""), shape, roots)
-            need = saved_bytes(values, self.config.train)
-            free = shutil.disk_usage(self.directory).free
-            what = filled(
+            said = (
                 "The disk of run {name} is full ({strerror}): {free} are free, and a saved step needs {need}. Free "
-                "disk space.",
-                name=self.directory.name,
-                strerror=error.strerror,
-                free=size_text(free),
-                need=size_text(need),
+                "disk space."
             )
+            need = size_text(saved_bytes(values, self.config.train))
+            free = size_text(shutil.disk_usage(self.directory).free)
+            what = filled(said, name=self.directory.name, strerror=error.strerror, free=free, need=need)
             raise FileError(failure(what, closing=RESUME)) from error
 
     def write_status(self, state: str, reason: str = "") -> None:
         if self.session.leads:
-            status = RunStatus(
-                state=state,
-                step=self.saved_step,
-                steps=self.config.train.steps,
-                reason=reason,
-                job_id=self.config.job_id,
-            )
+            steps, job_id = self.config.train.steps, self.config.job_id
+            status = RunStatus(state=state, step=self.saved_step, steps=steps, reason=reason, job_id=job_id)
             write_status(self.directory, status)
 
     def commit(self, step: int, experts: Experts) -> SavedStep:
@@ -143,18 +134,16 @@ class Saver:
                 why = f"{error.strerror}{self._room(experts) if error.errno in DISK_FULL else ''}"
                 if reason := self.session.control.stop_reason():
                     raise Stopped(f"{reason}; step {step} could not be saved ({why})") from error
-                text = filled(
+                text = (
                     "Step {step} cannot be saved ({why}). Free disk space, or make the run's folder writable; the run "
-                    "waits and loses nothing.",
-                    step=step,
-                    why=why,
+                    "waits and loses nothing."
                 )
                 if is_held(error, self.store.folder):
                     text = (
-                        f"Step {step} cannot be saved ({why}): another program, such as a virus scanner or one that "
+                        "Step {step} cannot be saved ({why}): another program, such as a virus scanner or one that "
                         "syncs folders, has a file of it open. Close it there; the run waits and loses nothing."
                     )
-                self.session.warn(text)
+                self.session.warn(filled(text, step=step, why=why))
                 _wait(_RETRY_SAVE_S, self.session.control)
 
     def look(self, saved: SavedStep, experts: Experts) -> CheckpointSaved:
@@ -187,12 +176,9 @@ class Saver:
                     f"{found.unplaced[0]}: the model has no such weight. Please report it with the name of the model."
                 )
                 self.session.warn(text)
+        folder = f"saves/{saved.folder.name}"
         return CheckpointSaved(
-            step=saved.step,
-            folder=f"saves/{saved.folder.name}",
-            updates=updates,
-            modules=modules,
-            passed_over=passed_over,
+            step=saved.step, folder=folder, updates=updates, modules=modules, passed_over=passed_over
         )
 
     def _room(self, experts: Experts) -> str:
@@ -206,9 +192,10 @@ class Saver:
     def _commit(self, step: int, experts: Experts) -> SavedStep:
         state: dict[str, Tensor] = {}
         files: dict[str, bytes] = {}
-        for expert, trained in experts.trained_states():
-            state |= {f"{prefix_of(expert)}{name}": value for name, value in trained.state.items()}
-            files[expert.name] = self._lora_file(expert, trained)
+        for expert in experts.all:
+            if (trained := expert.trained_state()) is not None:
+                state |= {f"{prefix_of(expert)}{name}": value for name, value in trained.state.items()}
+                files[expert.name] = self._lora_file(expert, trained)
         first = files.pop(experts.all[0].name)
         low_noise = next(iter(files.values()), b"")
         return self.store.commit(step, self.config.job_id, first, state, experts.progress(), low_noise_lora=low_noise)
@@ -265,16 +252,12 @@ def export_lora(directory: Path, step: int | None, target: Path, *, layout: str 
     else:
         files = {target: saved.lora_file.read_bytes()}
         if (low := saved.low_noise_lora_file) is not None:
-            files[_of_low_noise(target)] = low.read_bytes()
+            name = target.name.replace("high_noise", "low_noise")
+            own = name if name != target.name else f"{target.stem}_low_noise{target.suffix}"
+            files[target.with_name(own)] = low.read_bytes()
     for name, data in files.items():
         atomic_write_bytes(name, data, target.parent if layout else None)
     return saved, list(files)
-
-
-def _of_low_noise(target: Path) -> Path:
-    """Returns the name of the low noise file: `target` with high_noise replaced, or else with a suffix."""
-    name = target.name.replace("high_noise", "low_noise")
-    return target.with_name(name if name != target.name else f"{target.stem}_low_noise{target.suffix}")
 
 
 def _change(found: LoraLook, expert: Expert) -> float:

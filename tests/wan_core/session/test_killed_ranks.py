@@ -63,7 +63,6 @@ POINTS = {
     "opening files": Point("wan_core.session.train_job:open_experts", 1),
     "load": Point("wan_core.session.expert:load_model", 1),
     "load, some tensors": Point("wan_core.session.session:Session.on_tensor", 20),
-    "load, base read together": Point("wan_core.train.group:Group.read_together", 20),
     "broadcast": Point("wan_core.train.group:Group.share", 1),
     "first step": Point("wan_core.train.trainer:Trainer._train_step", 1),
     "accumulation": Point("wan_core.train.objective:Objective.trained", 6),
@@ -117,8 +116,6 @@ def noting(call):
         return call(*given, **named)
     return planted
 
-if "read_together" in {call!r}:
-    wan_core.session.loading._together = lambda session, run: session.group.read_together
 plant({call!r}, killing)
 plant("wan_core.train:join_group", noting)
 """

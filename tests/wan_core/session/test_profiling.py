@@ -53,16 +53,16 @@ def test_steps_are_profiled_when_asked_and_learn_the_same(tmp_path: Path) -> Non
     )
     assert trained(plain, SignalControl(signals=False)) == []
     (said,) = trained(by_button, Asking(signals=False))
-    assert said.startswith("3 steps profiled: profile/steps-000002-000004.json.gz, ")
+    assert said.startswith("3 steps profiled: profile/steps-000002-000004.json.gz in ")
     assert lora_of(by_button) == lora_of(plain)
 
     (said,) = trained(by_option, SignalControl(signals=False), 4)
-    assert said.startswith("2 steps profiled: profile/steps-000003-000004.json.gz, "), "the session ended before"
+    assert said.startswith("2 steps profiled: profile/steps-000003-000004.json.gz in "), "the session ended before"
     assert "memory snapshot needs a GPU" in said
     trace = json.loads(gzip.decompress((by_option.directory / "profile" / "steps-000003-000004.json.gz").read_bytes()))
     names = [event.get("name") for event in trace["traceEvents"]]
     assert names.count("wan: backward") == names.count("wan: optimizer") == 2
-    assert "aten::addmm" in (by_option.directory / "profile" / "steps-000003-000004.txt").read_text("utf-8")
+    assert "aten::addmm" in names
 
 
 def test_a_trace_names_the_phases_of_each_block() -> None:

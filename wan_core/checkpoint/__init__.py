@@ -12,7 +12,7 @@ from .integers import code_scales, rotated, value_to_a_byte
 from .keys import to_diffusers, to_file, to_original, unwrapped
 from .locate import locate_weights
 from .stated import distilled_mark, stated_model
-from .tensor_file import ReadTogether, TensorFile, read_tensors
+from .tensor_file import TensorFile, read_tensors
 from .variant import WanVariant, detect_variant, pair_names
 from .weights import FiniteCheck, StoredWeight, WeightReader, count_bad
 
@@ -22,7 +22,6 @@ __all__ = [
     "LOW",
     "CheckpointHeader",
     "FiniteCheck",
-    "ReadTogether",
     "StoredWeight",
     "TensorFile",
     "WanVariant",

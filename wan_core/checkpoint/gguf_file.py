@@ -22,7 +22,7 @@ from ..errors import CheckpointError, DependencyError
 from ..files import FileError, open_regular
 from ..packages import pip_line
 from .header import CheckpointHeader, TensorInfo, fits_memory
-from .tensor_file import FileBytes, ReadTogether
+from .tensor_file import FileBytes
 
 _ORIGINAL_SHAPE, _ALIGNMENT = "comfy.gguf.orig_shape.", "general.alignment"
 _USUAL_ALIGNMENT = 32
@@ -64,10 +64,9 @@ def read_gguf_header(path: Path) -> CheckpointHeader:
 class GgufFile:
     """An open GGUF file. For one thread at a time."""
 
-    def __init__(self, path: Path, together: ReadTogether | None = None) -> None:
-        """`together`: see `FileBytes`."""
+    def __init__(self, path: Path) -> None:
         self.tensors = _tensors_of(path)
-        self.data = FileBytes(path, together)
+        self.data = FileBytes(path)
 
     def blocks(self, name: str) -> Tensor:
         """Returns a tensor's bytes, uint8, row by row."""

@@ -144,7 +144,9 @@ def canonical_names(names: Iterable[str]) -> dict[str, str]:
     most frequent prefix is removed, so that the refusal can say what the file is.
     """
     plain = {name: unwrapped(name) for name in names}
-    prefix = _prefix(list(plain.values()))
+    inside, found = list(plain.values()), models_under(plain)
+    frequent = (p for p in PREFIXES if sum(name.startswith(p) for name in inside) > len(inside) // 2)
+    prefix = found[0] if found else next(frequent, "")
     stripped = {
         name: inner.removeprefix(prefix)
         for name, inner in plain.items()
@@ -163,9 +165,3 @@ def models_under(names: Iterable[str]) -> list[str]:
         if found := dict.fromkeys(match[1] for match in ends):
             return list(found)
     return []
-
-
-def _prefix(names: list[str]) -> str:
-    if found := models_under(names):
-        return found[0]
-    return next((p for p in PREFIXES if sum(n.startswith(p) for n in names) > len(names) // 2), "")

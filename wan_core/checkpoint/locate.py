@@ -56,7 +56,10 @@ def locate_weights(header: CheckpointHeader) -> StoredWeights:
         suffix = next((s for s in _SCALES if name.endswith(s)), "")
         if suffix:
             _add_scale(header, weights, f"{name.removesuffix(suffix)}.weight", key)
-    _refuse_bare(header, weights)
+    for name, weight in weights.items():
+        # A tensor whose name has no dot is a marker of some program, not a weight.
+        if weight.dtype in _SCALED and "." in name and not weight.gguf and not weight.scale_key:
+            raise _bare(header, weight.key, weight.dtype)
     return StoredWeights(weights, _quantization(header, names, weights))
 
 
@@ -187,13 +190,6 @@ def _misfit(header: CheckpointHeader, key: str) -> CheckpointError:
         f"{header.path.name}: {key[:100]} ({scale.dtype} {list(scale.shape)}) fits no weight. "
         "Choose a file in one of ComfyUI's layouts, or a bf16 or fp16 one."
     )
-
-
-def _refuse_bare(header: CheckpointHeader, weights: Weights) -> None:
-    for name, weight in weights.items():
-        # A tensor whose name has no dot is a marker of some program, not a weight.
-        if weight.dtype in _SCALED and "." in name and not weight.gguf and not weight.scale_key:
-            raise _bare(header, weight.key, weight.dtype)
 
 
 def _bare(header: CheckpointHeader, key: str, dtype: str) -> CheckpointError:

@@ -7,7 +7,7 @@ SIGBUS. Some file systems do not support mappings.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -31,22 +31,12 @@ _DTYPES = {
 }  # fmt: skip
 
 
-ReadTogether = Callable[[Tensor, Callable[[Tensor, int], None]], None]
-"""`(memory, read)`: fills `memory`, (n,) uint8 on the CPU, in a call that all ranks make together.
-
-`read(part, offset)` reads bytes of this rank's file into `part`. If it fails on one rank, the call raises that
-CheckpointError on all."""
-
-
 class FileBytes:
     """An open file of weights that is read at offsets. For one thread at a time; each thread opens its own."""
 
-    def __init__(self, path: Path, together: ReadTogether | None = None) -> None:
-        """`together`: each rank reads a part of the bytes; None: this process reads all.
-
-        CheckpointError if the file cannot be opened or is not a regular file.
-        """
-        self.path, self._together = path, together
+    def __init__(self, path: Path) -> None:
+        """Raises CheckpointError if the file cannot be opened or is not a regular file."""
+        self.path = path
         try:
             self.file = open_regular(path)
         except FileError as error:
@@ -67,14 +57,7 @@ class FileBytes:
         """
         if not memory.nbytes:
             return
-        data = memory.view(-1).view(torch.uint8)
-        if self._together is None:
-            self._read_alone(data, begin)
-        else:
-            self._together(data, lambda part, offset: self._read_alone(part, begin + offset))
-
-    def _read_alone(self, memory: Tensor, begin: int) -> None:
-        data = memory.numpy().data
+        data = memory.view(-1).view(torch.uint8).numpy().data
         try:
             # Page faults of the new memory limit a single thread, so a second thread reads half. Windows has no preadv,
             # and threads would share one file position.
@@ -121,12 +104,9 @@ class FileBytes:
 class TensorFile:
     """An open safetensors file. For one thread at a time."""
 
-    def __init__(
-        self, path: Path, header: CheckpointHeader | None = None, together: ReadTogether | None = None
-    ) -> None:
-        """`header`: from an earlier read; CheckpointError if the file's size has changed. `together`: see
-        `FileBytes`."""
-        self.data = FileBytes(path, together)
+    def __init__(self, path: Path, header: CheckpointHeader | None = None) -> None:
+        """`header`: from an earlier read; CheckpointError if the file's size has changed."""
+        self.data = FileBytes(path)
         try:
             self.header = header_of(self.data.file, path) if header is None else header
             if self.header.size_bytes != self.data.size:

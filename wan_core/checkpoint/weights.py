@@ -17,7 +17,7 @@ from .ggml import BLOCKS
 from .gguf_file import GgufFile
 from .header import DRAWN
 from .integers import INTEGERS, value_to_a_byte
-from .tensor_file import ReadTogether, TensorFile
+from .tensor_file import TensorFile
 
 PLAIN = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 EIGHT_BIT = {"F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"}
@@ -126,9 +126,7 @@ class StoredWeight:
 class WeightReader:
     """Reads weights one at a time. A context manager that keeps files open; not thread-safe."""
 
-    def __init__(self, together: ReadTogether | None = None) -> None:
-        """`together`: all ranks read the same weights in the same order, and each reads a part from its file."""
-        self._together = together
+    def __init__(self) -> None:
         self._safe: dict[Path, TensorFile] = {}
         self._gguf: dict[Path, GgufFile] = {}
 
@@ -196,12 +194,12 @@ class WeightReader:
 
     def _gguf_file(self, file: Path) -> GgufFile:
         if file not in self._gguf:
-            self._gguf[file] = GgufFile(file, self._together)
+            self._gguf[file] = GgufFile(file)
         return self._gguf[file]
 
     def _file(self, file: Path) -> TensorFile:
         if file not in self._safe:
-            self._safe[file] = TensorFile(file, together=self._together)
+            self._safe[file] = TensorFile(file)
         return self._safe[file]
 
     def _stored(self, source: StoredWeight, key: str) -> Tensor:

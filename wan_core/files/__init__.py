@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from .inside import (
-    OpenFolder,
     freed_by,
     fsync_folder,
     is_held,

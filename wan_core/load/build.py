@@ -20,7 +20,6 @@ from ..abilities import abilities_of, all_have_bf16
 from ..accelerator import backend_of, is_here
 from ..checkpoint import (
     FiniteCheck,
-    ReadTogether,
     StoredWeight,
     WeightReader,
     block_scales,
@@ -94,7 +93,6 @@ def materialize(
     measures: MemoryMeasures | None = None,
     shared: SharedMemory | None = None,
     sharding: Sharding | None = None,
-    together: ReadTogether | None = None,
 ) -> WanTransformer:
     """Builds the model of a plan on its devices: frozen base, trainable LoRA.
 
@@ -102,7 +100,7 @@ def materialize(
     `inspect_model`, if there is one. `measures`: what to offload; None: nothing. Each swapped block is offloaded before
     the next is read, and needs activation checkpointing. `shared`: memory for the swapped blocks that other processes
     with the same plan share. `sharding`: the ranks that each keep a part of every block; a rank reads a complete block
-    and drops the other parts. `together`: reads the base file once for all ranks, which load the same plan together.
+    and drops the other parts.
     """
     found = found or inspect_model(plan, roots)
     shape = found.variant.shape
@@ -134,9 +132,7 @@ def materialize(
         own = BlockOffload(placement, order, measures or MemoryMeasures(), shared=held)
         offload = own if sharding is None else ShardedBlocks(own, order, sharding)
         one = model if not number else _without_values(plan, shape, numerics, lora, placement)
-        _build(
-            one, plan, placement, offload, found, lora, start, loras, seed=seed, on_tensor=progress, together=together
-        )
+        _build(one, plan, placement, offload, found, lora, start, loras, seed=seed, on_tensor=progress)
         models.append(one)
     if count > 1:
         model.team = SplitTokens(model, models[1:], plan.placement.shares)
@@ -170,12 +166,11 @@ def _build(
     *,
     seed: int,
     on_tensor: Callable[[int, int], None] | None,
-    together: ReadTogether | None,
 ) -> None:
     """Loads the weights of a meta model to its devices, and adds its adapters."""
     numerics = model.numerics
     with torch.inference_mode(False):
-        _fill(model, plan, placement, offload, found.weights, on_tensor, loras, together)
+        _fill(model, plan, placement, offload, found.weights, on_tensor, loras)
         multiply_in(model, numerics.matmul)
         if lora is not None:
             dtype = numerics.adapter if numerics.adapter != found.compute_dtype else None
@@ -208,12 +203,11 @@ def _fill(
     sources: Mapping[str, StoredWeight],
     on_tensor: Callable[[int, int], None] | None,
     loras: Sequence[tuple[LoraSource, float]],
-    together: ReadTogether | None,
 ) -> None:
     model.requires_grad_(False)
     total, done = sum(1 for _ in model.parameters()), 0
     check = FiniteCheck()
-    with WeightReader(together) as reader:
+    with WeightReader() as reader:
         for prefix, part in _parts(model):
             for name, _ in list(part.named_parameters()):
                 full = f"{prefix}.{name}"

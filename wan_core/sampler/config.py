@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ..config import Config, counted, internal, setting
 from ..errors import ConfigError
-from ..families import SMALL, Official, Template
+from ..families import SMALL, Template
 from ..kernels import PREVIEW_ATTENTIONS
 from ..lora import FrozenLora
 from .guidance import Guidance
@@ -95,24 +95,21 @@ class SampleConfig(Config):
     width: int = counted(
         0,
         "Width of previews in pixels. 0 = set by preview_size. Enter a smaller one when previews take too long.",
-        low=0,
-        high=16384,
+        within=(0, 16384),
         offered=(0, 4096),
         step=16,
     )
     height: int = counted(
         0,
         "Height of previews in pixels. 0 = set by preview_size. Enter a smaller one when previews take too long.",
-        low=0,
-        high=16384,
+        within=(0, 16384),
         offered=(0, 4096),
         step=16,
     )
     num_frames: int = counted(
         0,
         "Frames of each preview clip: 4n+1. 0 = set by preview_size. Enter fewer when previews take too long.",
-        low=0,
-        high=10_001,
+        within=(0, 10_001),
         offered=(0, 1001),
     )
     steps: int = counted(
@@ -122,15 +119,13 @@ class SampleConfig(Config):
         0.0,
         "Guidance scale (classifier-free guidance). 0 = that of the preset above. 1 = no guidance. Change it to match "
         "the workflow that you generate with.",
-        low=0,
-        high=100.0,
+        within=(0, 100.0),
         step=0.1,
     )
     shift: float = counted(
         0.0,
         "Sampling shift. 0 = that of the preset above. Change it to match the workflow that you generate with.",
-        low=0,
-        high=1000.0,
+        within=(0, 1000.0),
         offered=(0.0, 100.0),
         step=0.1,
     )
@@ -143,8 +138,7 @@ class SampleConfig(Config):
         42,
         "Seed of the preview noise. It is the same at every saved step, so that clips can be compared. Change it when "
         "its clips are not typical.",
-        low=0,
-        high=2**64 - 1,
+        within=(0, 2**64 - 1),
         offered=(0, 2**63 - 1),
     )
 
@@ -164,8 +158,7 @@ class SampleConfig(Config):
         0.0,
         "Guidance scale of the low-noise expert of a Wan 2.2 pair. 0 = same as the high-noise expert; with sampling "
         "official and cfg 0, the model's own. 1 = no guidance. Change it to match the workflow that you generate with.",
-        low=0,
-        high=100.0,
+        within=(0, 100.0),
         step=0.1,
     )
     cfg_passes: str = setting(
@@ -195,8 +188,7 @@ class SampleConfig(Config):
         3.0,
         "Strength of the extra pass of skip-layer guidance. 0 = no effect. Change it to match the workflow that you "
         "generate with.",
-        low=0,
-        high=100.0,
+        within=(0, 100.0),
         offered=(0, 10),
         step=0.1,
     )
@@ -204,16 +196,14 @@ class SampleConfig(Config):
         0.01,
         "Share of sampling at which skip-layer guidance begins. 0 = from the start. Change it to match the workflow "
         "that you generate with.",
-        low=0,
-        high=1,
+        within=(0, 1),
         step=0.01,
     )
     skip_layer_end: float = setting(
         0.15,
         "Share of sampling at which skip-layer guidance ends. 1 = at the end of sampling. Change it to match the "
         "workflow that you generate with.",
-        low=0,
-        high=1,
+        within=(0, 1),
         step=0.01,
     )
 
@@ -278,8 +268,10 @@ class SampleConfig(Config):
         preset = PRESETS.get(self.sampling) or (template if self.sampling == "auto" else None)
         preset, low = preset or PRESETS["ComfyUI template"], None
         if template is not None and self.sampling == OFFICIAL and not self.official_of_all:
-            preset = _official(template.official, self.width * self.height or pixels)
-            low = None if self.cfg else preset.low_noise_guidance
+            own, pixels = template.official, self.width * self.height or pixels
+            shift = own.small_shift if own.small_shift and 0 < pixels <= SMALL else own.shift
+            preset = SamplingPreset(own.steps, own.guidance_scale, shift, own.sampler_name)
+            low = None if self.cfg else own.low_noise_guidance
         return SamplingPreset(
             steps=self.steps or preset.steps,
             guidance_scale=self.cfg or preset.guidance_scale,
@@ -301,9 +293,3 @@ class SampleConfig(Config):
             skip_from=self.skip_layer_start,
             skip_to=self.skip_layer_end,
         )
-
-
-def _official(own: Official, pixels: int) -> SamplingPreset:
-    shift = own.small_shift if own.small_shift and 0 < pixels <= SMALL else own.shift
-    low = own.low_noise_guidance
-    return SamplingPreset(own.steps, own.guidance_scale, shift, own.sampler_name, low_noise_guidance=low)

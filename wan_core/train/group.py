@@ -11,6 +11,7 @@ import os
 import re
 import socket
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from typing import Any, cast
@@ -19,10 +20,9 @@ import torch
 
 from ..abilities import abilities_of
 from ..accelerator import backend_of, select
-from ..errors import RESUME, CheckpointError, PlacementError, RankLost, failure
+from ..errors import RESUME, PlacementError, RankLost, failure
 from ..parallel import ClipRanks
 from ..words import shortened
-from .heartbeat import attempt_of, watch_ranks
 
 MEETING = "WAN_TRAINER_RANKS"
 """environment variable: rendezvous file of our own launcher's ranks; unset: torchrun's environment"""
@@ -32,8 +32,7 @@ _STEP_TIMEOUT = timedelta(hours=2)
 """timeout of all ranks inside a step, and of the leader at any time"""
 _NCCL = "WAN_TRAINER_NCCL"
 """environment variable: 0 disables NCCL"""
-_OWN_READ_BYTES = 64 << 10
-"""largest read that every rank makes itself: a collective would take longer"""
+_POLL_S = 0.02
 _GIVING_UP_S = 30.0
 """largest difference between the times at which ranks in one collective time out"""
 
@@ -64,7 +63,6 @@ class Group:
         self.waited = 0.0
         """seconds that this rank has spent in collectives, nearly all of it waiting for other ranks"""
         self._nccl_decided, self._over_nccl = False, cast(Any, None)
-        self._watched: Callable[[], None] | None = None
         self._groups: dict[str, tuple[Any, list[int]]] = {}
 
     @property
@@ -148,10 +146,9 @@ class Group:
         mine: tuple[Any, list[int]] = (None, [])
         for first in range(0, self.world, count):
             ranks = list(range(first, first + count))
+            backend = "gloo" if nccl is None else "nccl"
             with self._meeting():
-                found = torch.distributed.new_group(
-                    ranks, backend="gloo" if nccl is None else "nccl", timeout=_STEP_TIMEOUT
-                )
+                found = torch.distributed.new_group(ranks, backend=backend, timeout=_STEP_TIMEOUT)
             mine = (found, ranks) if self.rank in ranks else mine
         self._groups[what] = mine
         return mine
@@ -173,29 +170,6 @@ class Group:
         with self._meeting():
             torch.distributed.broadcast_object_list(box, src=0)
         return box[0]
-
-    def read_together(self, memory: torch.Tensor, read: Callable[[torch.Tensor, int], None]) -> None:
-        """Fills `memory`, (n,) uint8 on the CPU, with the same bytes on every rank; each rank reads one part.
-
-        `read(part, offset)` reads from this rank's file. If it raises CheckpointError on one rank, all ranks raise it.
-        """
-        size, refusal = memory.numel() // self.world if memory.numel() > _OWN_READ_BYTES else 0, ""
-        parts, rest = memory[: size * self.world].view(self.world, size), memory[size * self.world :]
-        mine = torch.empty(size, dtype=torch.uint8)
-        try:
-            read(mine, self.rank * size)
-            read(rest, size * self.world)
-        except CheckpointError as error:
-            refusal = str(error)
-        failed = torch.tensor(bool(refusal), dtype=torch.uint8)
-        with self._meeting():
-            torch.distributed.all_reduce(failed, torch.distributed.ReduceOp.MAX, group=self._in_step)
-        if failed:
-            rank, why = next((rank, why) for rank, why in enumerate(self.gather(refusal)) if why)
-            raise CheckpointError(f"Rank {rank} of {self.world} cannot read its part of the base: {why}")
-        if size:
-            with self._meeting():
-                torch.distributed.all_gather(list(parts), mine, group=self._in_step)
 
     @contextlib.contextmanager
     def _meeting(self) -> Iterator[None]:
@@ -233,23 +207,8 @@ class Group:
             pass
         return []
 
-    def watch(self) -> None:
-        """Begin to watch the other machines, each by its first rank; a collective."""
-        firsts = [rank for rank, local in enumerate(self.gather(self.local_rank)) if local == 0]
-        if self.local_rank == 0:
-            self._watched = watch_ranks(self.rank, [rank for rank in firsts if rank != self.rank], self._abort)
-
-    def _abort(self) -> None:
-        """Make a waiting collective raise; called from another thread."""
-        for group in (self._in_step, torch.distributed.GroupMember.WORLD):
-            # Older versions of torch cannot abort over gloo; then `watch_ranks` ends the process.
-            with contextlib.suppress(Exception):
-                cast(Any, group)._get_backend(torch.device("cpu")).abort()
-
     def leave(self) -> None:
         """End the group; safe to call once."""
-        if self._watched is not None:
-            self._watched()
         if self.world > 1:
             torch.distributed.destroy_process_group()
 
@@ -287,7 +246,23 @@ def join_group() -> Group:
             roll = torch.distributed.PrefixStore("meetings", store)
         torch.distributed.init_process_group("gloo", timeout=patience, store=store, rank=rank, world_size=world)
         in_step = torch.distributed.new_group(backend="gloo", timeout=_STEP_TIMEOUT)
-    group = Group(rank, world, in_step, roll, on_this_machine=here)
-    if not meeting and here[1] < world:
-        group.watch()
-    return group
+    return Group(rank, world, in_step, roll, on_this_machine=here)
+
+
+def attempt_of(store: Any, rank: int, world: int) -> str:
+    """Returns a name of this attempt of torchrun: the same on all ranks, a new one after a restart; a collective.
+
+    The store outlives a restart, with the entries of ended ranks, and torchrun's agents may count restarts differently.
+    """
+    name, others = uuid.uuid4().hex, range(1, world)
+    if rank:
+        store.set(f"came {rank}", name)
+        name = store.get(f"attempt of {name}").decode()
+        store.set(f"{name} {rank}", "")
+        return name
+    while not all(store.check([f"{name} {other}"]) for other in others):
+        for other in others:  # Until a restarted rank has written its name, the store holds the name of the ended rank.
+            if store.check([f"came {other}"]):
+                store.set(f"attempt of {store.get(f'came {other}').decode()}", name)
+        time.sleep(_POLL_S)
+    return name

@@ -44,9 +44,9 @@ class Model(nn.Module):
         return bring
 
 
-def pair(log: list[Any], boundary: float = 0.875, **more: Any) -> list[Denoiser]:
+def pair(log: list[Any], boundary: float = 0.875) -> list[Denoiser]:
     high, low = Model("high", 1.0, log), Model("low", 3.0, log)
-    return [Denoiser(high.opened(), boundary, **more), Denoiser(low.opened())]  # type: ignore[arg-type]
+    return [Denoiser(high.opened(), boundary), Denoiser(low.opened())]  # type: ignore[arg-type]
 
 
 def test_each_expert_takes_the_steps_on_its_side_of_the_boundary() -> None:

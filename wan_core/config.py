@@ -116,9 +116,10 @@ class Setting:
         return low, high
 
 
-def setting(default: Any, sentence: str, **known: Any) -> Any:
-    """Returns a config field with a `Setting`; `known`: its other fields."""
-    made = Setting(default=default, sentence=sentence, **known)
+def setting(default: Any, sentence: str, within: tuple[Any, Any] = (None, None), **known: Any) -> Any:
+    """Returns a config field with a `Setting`. `within`: its `low` and `high`; `known`: its other fields."""
+    low, high = within
+    made = Setting(default=default, sentence=sentence, **{"low": low, "high": high} | known)
     return dataclasses.field(default=default, metadata={"setting": made, "counts": made.counts})
 
 

@@ -75,33 +75,33 @@ _PEFT = ("lora_A.weight", "lora_B.weight")
 _NAMED = ("lora_A.default.weight", "lora_B.default.weight")
 _KOHYA = ("lora_down.weight", "lora_up.weight")
 
-FORMATS: dict[str, tuple[Rename, bool, str]] = {
-    "a: diffusion_model, lora_A, alpha": (_dotted("diffusion_model.", *_PEFT), True, "diffusion-pipe"),
-    "a: diffusion_model, lora_A, no alpha": (_dotted("diffusion_model.", *_PEFT), False, "diffusion-pipe"),
-    "b: diffusion_model, lora_down, alpha": (_dotted("diffusion_model.", *_KOHYA), True, "distilled"),
-    "c: lora_unet_": (_flat("lora_unet_"), True, "musubi-tuner"),
-    "d: lora_unet__": (_flat("lora_unet__"), True, "Wan Fun"),
-    "e: transformer, diffusers names": (_dotted("transformer.", *_PEFT, MODULES), False, "diffusers"),
-    "e: transformer_2": (_dotted("transformer_2.", *_PEFT, MODULES), False, "low noise expert"),
-    "e: transformer, original names": (_dotted("transformer.", *_PEFT), False, "diffusers"),
-    "f: no prefix, .default": (_dotted("", *_NAMED), False, "DiffSynth"),
-    "f: pipe.dit, .default": (_dotted("pipe.dit.", *_NAMED), False, "unknown"),
-    "g: diffusion_model, .default": (_dotted("diffusion_model.", *_NAMED), False, "diffusion-pipe"),
-    "h: base_model.model": (_dotted("base_model.model.", *_PEFT), False, "PEFT"),
-    "h: base_model.model, diffusers names": (_dotted("base_model.model.", *_PEFT, MODULES), False, "PEFT"),
-    "i: lora_transformer_": (_flat("lora_transformer_", MODULES), True, "OneTrainer"),
-    "i: lycoris_": (_flat("lycoris_", MODULES), True, "LyCORIS"),
-    "i: lycoris_, original names": (_flat("lycoris_"), True, "LyCORIS"),
-    "bare lora_A": (_dotted("diffusion_model.", "lora_A", "lora_B"), True, "diffusion-pipe"),
-    "lora.down": (_dotted("diffusion_model.", "lora.down.weight", "lora.up.weight"), True, "diffusion-pipe"),
-    "compiled": (_dotted("diffusion_model._orig_mod.", *_PEFT), True, "diffusion-pipe"),
+FORMATS: dict[str, tuple[Rename, bool]] = {
+    "a: diffusion_model, lora_A, alpha": (_dotted("diffusion_model.", *_PEFT), True),
+    "a: diffusion_model, lora_A, no alpha": (_dotted("diffusion_model.", *_PEFT), False),
+    "b: diffusion_model, lora_down, alpha": (_dotted("diffusion_model.", *_KOHYA), True),
+    "c: lora_unet_": (_flat("lora_unet_"), True),
+    "d: lora_unet__": (_flat("lora_unet__"), True),
+    "e: transformer, diffusers names": (_dotted("transformer.", *_PEFT, MODULES), False),
+    "e: transformer_2": (_dotted("transformer_2.", *_PEFT, MODULES), False),
+    "e: transformer, original names": (_dotted("transformer.", *_PEFT), False),
+    "f: no prefix, .default": (_dotted("", *_NAMED), False),
+    "f: pipe.dit, .default": (_dotted("pipe.dit.", *_NAMED), False),
+    "g: diffusion_model, .default": (_dotted("diffusion_model.", *_NAMED), False),
+    "h: base_model.model": (_dotted("base_model.model.", *_PEFT), False),
+    "h: base_model.model, diffusers names": (_dotted("base_model.model.", *_PEFT, MODULES), False),
+    "i: lora_transformer_": (_flat("lora_transformer_", MODULES), True),
+    "i: lycoris_": (_flat("lycoris_", MODULES), True),
+    "i: lycoris_, original names": (_flat("lycoris_"), True),
+    "bare lora_A": (_dotted("diffusion_model.", "lora_A", "lora_B"), True),
+    "lora.down": (_dotted("diffusion_model.", "lora.down.weight", "lora.up.weight"), True),
+    "compiled": (_dotted("diffusion_model._orig_mod.", *_PEFT), True),
 }
-"""name -> (key of a part, whether it holds alpha, a word of who writes it); without alpha the scale is folded in"""
+"""name -> (key of a part, whether it holds alpha); without alpha the scale is folded in"""
 
 
 def write_format(name: str, path: Path) -> Path:
     """The plain LoRA as a file of one format of FORMATS."""
-    rename, with_alpha, _ = FORMATS[name]
+    rename, with_alpha = FORMATS[name]
     tensors: dict[str, Tensor] = {}
     for module, down, up in pairs():
         tensors[rename(module, "down")] = down if with_alpha else down * (ALPHA / RANK)

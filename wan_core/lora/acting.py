@@ -100,7 +100,10 @@ class Acting(nn.Module):
             bias = base.forward(x.new_zeros(1, wide))[0].float()
             squares = None
             if lengths:
-                one = _exact_in(base)
+                # A linear with a fixed 8-bit input scale represents that value exactly.
+                fixed = getattr(base, "input_scale", None)
+                fixed = getattr(base, "scale_input", None) if fixed is None else fixed
+                one = 1.0 if fixed is None or fixed.numel() != 1 else float(fixed)
                 squares = torch.zeros_like(bias)
                 for start in range(0, wide, _MOST_ROWS):
                     rows = torch.zeros(min(_MOST_ROWS, wide - start), wide, device=x.device, dtype=x.dtype)
@@ -109,13 +112,6 @@ class Acting(nn.Module):
                 squares = squares.sqrt()
             self._seen = seen = (mark, bias, squares)
         return seen[1], seen[2]
-
-
-def _exact_in(base: nn.Module) -> float:
-    """Returns a value that a linear with a fixed 8-bit input scale represents exactly."""
-    fixed = getattr(base, "input_scale", None)
-    fixed = getattr(base, "scale_input", None) if fixed is None else fixed
-    return 1.0 if fixed is None or fixed.numel() != 1 else float(fixed)
 
 
 def _of_norm(base: nn.Module, at: Mapping[str, Tensor], x: Tensor) -> Tensor:

@@ -67,8 +67,7 @@ class LoraConfig(Config):
         16,
         "Size of the LoRA (network_dim). Raise it for fine detail or several subjects: it can learn more, and the file "
         "is larger. 16 or 32 is usual.",
-        low=1,
-        high=1024,
+        within=(1, 1024),
         refusal="{name} {value} is out of range. Use {low} to {high}; 16 or 32 is usual.",
     )
     alpha: float = counted(
@@ -83,8 +82,7 @@ class LoraConfig(Config):
     dropout: float = counted(
         0.0,
         "Share of the LoRA's inputs (0 to 1) set to 0 in training. 0 = none. Raise it when the LoRA overfits.",
-        low=0,
-        high=math.nextafter(1, 0),  # With 1, nothing would be trained.
+        within=(0, math.nextafter(1, 0)),  # With 1, nothing would be trained.
         offered=(0.0, 0.99),
         refusal="lora {name} {value} is out of range. Use 0 up to 0.9.",
         called="lora_dropout",
@@ -126,16 +124,14 @@ class LoraConfig(Config):
         0.0,
         "Share of the ranks (LoKr, LoHa: outputs; OFT: blocks) that a training step skips. 0 = none. Raise it when the "
         "LoRA overfits.",
-        low=0,
-        high=math.nextafter(1, 0),
+        within=(0, math.nextafter(1, 0)),
         offered=(0.0, 0.99),
         refusal="{name} {value} is out of range. Use 0 up to 0.9.",
     )
     module_dropout: float = setting(
         0.0,
         "Share of the layers whose adapter a training step skips. 0 = none. Raise it when the LoRA overfits.",
-        low=0,
-        high=math.nextafter(1, 0),
+        within=(0, math.nextafter(1, 0)),
         offered=(0.0, 0.99),
         refusal="{name} {value} is out of range. Use 0 up to 0.9.",
     )
@@ -152,8 +148,7 @@ class LoraConfig(Config):
         0,
         "LoKr: size of its first matrix, where it divides the layer's size. 0 = near the square root, the smallest "
         "file. Set it to 8 or 16 to learn more.",
-        low=0,
-        high=1024,
+        within=(0, 1024),
     )
 
     also_train: str = setting(
@@ -202,8 +197,7 @@ class LoraConfig(Config):
         if self.kind == "OFT" and (self.alpha or self.dropout):
             raise ConfigError(
                 f"An OFT rotates outputs, so it has neither alpha ({self.alpha:g}) nor lora_dropout "
-                f"({self.dropout:g}). "
-                "Set both to 0; rank_dropout and module_dropout are for it too."
+                f"({self.dropout:g}). Set both to 0; rank_dropout and module_dropout are for it too."
             )
 
     def _check_tuner(self) -> None:

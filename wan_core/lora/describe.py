@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Mapping
-from typing import Any
 
 from ..checkpoint import CheckpointHeader, stated_model
 from ..errors import CheckpointError
-from .names import written_by
 from .source import LoraSource, is_wan_linear
 
 _MARK = re.compile(r"[._](lora|dora)[._]|\.lora_[AB]$|\.(alpha|diff|diff_b)$|\.(lokr|hada)_\w+$")
@@ -23,29 +19,23 @@ def is_lora(header: CheckpointHeader) -> bool:
 
 def describe_lora(source: LoraSource) -> dict[str, object]:
     """Returns data for JSON; a file that cannot start a run is described by its names, with the reason."""
-    problem = _problem(source)
+    problem, metadata = _problem(source), source.header.metadata
     known = [] if problem else list(source.modules)
     first = next((key for key in source.keys if key.part != "alpha"), source.keys[0])
+    names = ("modelspec.architecture", "ss_base_model_version", "base_model", "ss_sd_model_name")
+    base = next((metadata[name][:80] for name in names if metadata.get(name, "None") != "None"), "")
     return {
         "kinds": sorted({source.kind(module) for module in known}),
         "key_format": f"{first.wrapping}<module>{first.spelling}",
-        "written_by": written_by(first.wrapping, first.spelling, _program(source.header.metadata)),
         "modules": len(source.modules),
         "blocks": len({module.split(".")[1] for module in source.modules if is_wan_linear(module)}),
         "adapts": sorted({re.sub(r"blocks\.\d+\.", "blocks.*.", module) for module in source.modules}),
-        "trained_on": _trained_on(source.header.metadata),
+        "trained_on": stated_model(metadata) or base,
         "ranks": sorted({source.rank(module) for module in known}),
         "alphas": sorted({alpha for module in known if (alpha := source.alpha(module)) is not None}),
         "can_start_a_run": not problem,
         "problem": problem,
     }
-
-
-def _trained_on(metadata: Mapping[str, str]) -> str:
-    """Returns the base model stated in the metadata; "" without one."""
-    said = stated_model(metadata)
-    names = ("modelspec.architecture", "ss_base_model_version", "base_model", "ss_sd_model_name")
-    return said or next((metadata[name][:80] for name in names if metadata.get(name, "None") != "None"), "")
 
 
 def _problem(source: LoraSource) -> str:
@@ -56,16 +46,3 @@ def _problem(source: LoraSource) -> str:
     except CheckpointError as refusal:
         return str(refusal)
     return ""
-
-
-def _program(metadata: Mapping[str, str]) -> str:
-    """Returns the trainer stated in the metadata; "" without one."""
-    if metadata.get("modelspec.implementation") == "wan-trainer":
-        return "Wan Trainer"
-    if metadata.get("ss_network_module", "").startswith("networks."):
-        return "musubi-tuner"
-    try:
-        software: Any = json.loads(metadata.get("software", "{}"))
-    except (ValueError, RecursionError):
-        return ""
-    return str(software.get("name", ""))[:40] if isinstance(software, dict) else ""

@@ -116,8 +116,13 @@ def act_on(
     for change in _changes(source, begin):
         inside = change.module.removeprefix(begin)
         if (linear := _linear_of_a_block(change.module, modules.get(inside))) is not None:
-            branch = _branch(source, change, strength).to(device_of(change.module), dtype)
-            undo.append(_over(linear, branch))
+            found: Change | None = None
+            if change.whole:  # as in ComfyUI, where a full change replaces the pair
+                found = Whole(strength * source.values(change.module, change.whole))
+            elif change.pair is not None:
+                found = _at_strength(change.pair.change(change.module), strength)
+            bias = strength * source.values(change.module, change.bias) if change.bias else None
+            undo.append(_over(linear, _Branch(found, bias).to(device_of(change.module), dtype)))
         elif (weight := _weight_of(inside, parameters)) in parameters:
             undo += _edits(part, source, change, weight, strength)
     return undo
@@ -135,10 +140,9 @@ def _changes(source: LoraSource, begin: str = "") -> Iterator[_Changed]:
         pair = pairs if pairs.modules[module].keys() - {"alpha"} else None
         if pair is not None and (what := pair.unlike_a_pair(module)):
             raise CheckpointError(
-                f"{source.name} is {what} ({module}), which needs changed base weights, so it cannot be applied as "
-                "a frozen LoRA. Choose a "
-                "LoRA, LoKr or LoHa, set only_what_fits of the node that reads it, or merge it into the base model "
-                "first."
+                f"{source.name} is {what} ({module}), which needs changed base weights, so it cannot be applied as a "
+                "frozen LoRA. Choose a LoRA, LoKr or LoHa, set only_what_fits of the node that reads it, or merge it "
+                "into the base model first."
             )
         yield _Changed(module, pair, whole, bias)
 
@@ -169,25 +173,18 @@ def _weight_of(module: str, names: Mapping[str, Any]) -> str:
 
 def _check_pair(change: _Changed, pair: LoraSource, shape: tuple[int, ...]) -> int:
     """Returns the number of values in the branch of a pair."""
-    if len(shape) != 2:
-        _check_convolution(change.module, pair, shape)
+    parts = pair.modules[change.module]
+    if len(shape) != 2:  # a pair of a convolution is flattened to matrices, or has the sides of its weight
+        down, up = (pair.header.tensors[parts[part]].shape if part in parts else () for part in ("down", "up"))
+        if not down or not up or prod(up) != up[0] * down[0] or (up[0], prod(down[1:])) != (shape[0], prod(shape[1:])):
+            raise _misfit(pair, change.module, (*up[:1], *down[1:]), shape)
         return 0
     if (own := pair.shape(change.module)) != shape:
         raise _misfit(pair, change.module, own, shape)
-    parts = pair.modules[change.module]
     values = {part: pair.header.tensors[key].shape for part, key in parts.items() if part != "alpha"}
     if pair.kind(change.module) != "LoHa":
         return sum(map(prod, values.values()))
     return min(prod(values[part][0] for part in ("hada_w1_b", "hada_w2_b")), *shape) * sum(shape)
-
-
-def _check_convolution(module: str, pair: LoraSource, shape: tuple[int, ...]) -> None:
-    """Accepts a pair of a convolution flattened to matrices, or with the sides of its weight."""
-    parts = pair.modules[module]
-    down, up = (pair.header.tensors[parts[part]].shape if part in parts else () for part in ("down", "up"))
-    if not down or not up or prod(up) != up[0] * down[0] or (up[0], prod(down[1:])) != (shape[0], prod(shape[1:])):
-        own = (*up[:1], *down[1:])
-        raise _misfit(pair, module, own, shape)
 
 
 def _misfit(source: LoraSource, name: str, own: tuple[int, ...], here: tuple[int, ...] | None) -> CheckpointError:
@@ -215,16 +212,6 @@ class _Branch(nn.Module):
             result = result + self._kind(*values).product(x.to(values[0].dtype)).to(result.dtype)
         bias = getattr(self, "bias", None)
         return result if bias is None else result + bias.to(result.dtype)
-
-
-def _branch(source: LoraSource, change: _Changed, strength: float) -> nn.Module:
-    """Returns the branch for a linear of a block."""
-    found: Change | None = None
-    if change.whole:  # as ComfyUI, where a full change replaces the pair
-        found = Whole(strength * source.values(change.module, change.whole))
-    elif change.pair is not None:
-        found = _at_strength(change.pair.change(change.module), strength)
-    return _Branch(found, strength * source.values(change.module, change.bias) if change.bias else None)
 
 
 def _at_strength(change: Change, strength: float) -> Change:

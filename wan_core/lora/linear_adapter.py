@@ -91,8 +91,6 @@ class LinearAdapter(ModuleAdapter):
         if self._has_bias:
             self.layer.diff_b = nn.Parameter(torch.zeros(self.base.out_features, device=self.base.weight.device))
 
-    # ---- defined by each kind
-
     @staticmethod
     @abstractmethod
     def layer_parts(linear: nn.Linear, config: LoraConfig, rank: int) -> dict[str, nn.Module]:
@@ -118,8 +116,6 @@ class LinearAdapter(ModuleAdapter):
     def exported(self) -> dict[str, Tensor]:
         """Returns a LoRA file's tensors by ComfyUI's part names, without the bias."""
         return {part: self.parameter(part).detach() for part in self.parts} | {"alpha": torch.tensor(self.alpha)}
-
-    # ---- common to all kinds
 
     def norm(self) -> Tensor:
         return self.learnt().norm()

@@ -39,7 +39,8 @@ class LoraAdapter(LinearAdapter):
     def start(self, seed: int) -> None:
         """A is Kaiming-uniform with a = sqrt(5), within 1 / sqrt(in), as in PEFT and the LoRA paper's code; B is zero.
 
-        gaussian: A is normal with deviation 1 / rank, as in PEFT.
+        gaussian: A is normal with deviation 1 / rank, as in PEFT. OLoRA: columns of Q and rows of R of the weight's QR
+        decomposition.
         """
         down, up, init = self.parameter(_DOWN).detach(), None, self.config.init
         if self.base.weight.device.type == "meta":  # a meta model has no values
@@ -48,7 +49,9 @@ class LoraAdapter(LinearAdapter):
             directions = seeded_generator(seed, "PiSSA", self.name)
             down, up = _principal_pair(self.base, self.rank, self.scale, directions)
         elif init == "OLoRA":
-            down, up = _orthogonal_pair(self.base, self.rank)
+            weight = values_of(self.base)
+            up = torch.linalg.qr(weight[:, : self.rank]).Q
+            down = up.T @ weight
         elif init == "gaussian":
             down = gaussian(down.shape, 1 / self.rank, seed, self.name)
         else:
@@ -196,14 +199,6 @@ def _principal_pair(linear: nn.Linear, rank: int, scale: float, directions: torc
         left = found @ left
     roots = (values[:rank] / scale).sqrt()
     return roots[:, None] * right[:rank], left[:, :rank] * roots
-
-
-def _orthogonal_pair(linear: nn.Linear, rank: int) -> tuple[Tensor, Tensor]:
-    """Returns the first rows of R as A (r, in) and columns of Q as B (out, r), of the weight's QR decomposition
-    (OLoRA)."""
-    weight = values_of(linear)
-    columns = torch.linalg.qr(weight[:, :rank]).Q
-    return columns.T @ weight, columns
 
 
 def gaussian(shape: torch.Size, deviation: float, seed: int, name: str) -> Tensor:

@@ -63,18 +63,6 @@ _OUTSIDE = (
 )
 _UNFLATTENED = {name.replace(".", "_"): name for name in (*_IN_BLOCK, *_OUTSIDE)}
 
-_WRITERS = {
-    "diffusion_model.": "diffusion-pipe, ai-toolkit, Wan Trainer and others",
-    "lora_unet_": "musubi-tuner",
-    "lora_unet__": "VideoX-Fun (Wan Fun)",
-    "lora_transformer_": "OneTrainer",
-    "lycoris_": "SimpleTuner (LyCORIS)",
-    "transformer.": "diffusers, SimpleTuner",
-    "transformer_2.": "diffusers (the low noise expert)",
-    "base_model.model.": "PEFT",
-    "": "DiffSynth-Studio",
-}
-
 
 def parse_key(key: str) -> LoraKey | None:
     """Returns the parsed key; None for another format, or a flattened name that no Wan model has."""
@@ -83,25 +71,14 @@ def parse_key(key: str) -> LoraKey | None:
         return None
     half = found["peft"] or found["kohya"] or found["early"] or found["linear"]
     part = _HALF[half] if half else found["own"]
-    if flat := _FLAT.match(found["stem"]):
-        module = _unflatten(flat["module"])
-        return LoraKey(flat["wrapping"], to_original(module), part, found["spelling"]) if module else None
-    if dotted := _DOTTED.match(found["stem"]):
-        return LoraKey(dotted["wrapping"], to_original(dotted["module"]), part, found["spelling"])
-    return None
-
-
-def _unflatten(flat: str) -> str | None:
-    if match := _FLAT_BLOCK.match(flat):
-        inner = _UNFLATTENED.get(match[3])
-        return f"{match[1]}.{match[2]}.{inner}" if inner else None
-    return _UNFLATTENED.get(flat)
-
-
-def written_by(wrapping: str, spelling: str, metadata_program: str = "") -> str:
-    """Returns the programs that write such keys; a program named in the metadata has precedence."""
-    if metadata_program:
-        return metadata_program
-    if wrapping == "diffusion_model." and "lora_down" in spelling:
-        return "extracted and distilled LoRAs"
-    return _WRITERS.get(wrapping, "unknown")
+    named = _FLAT.match(found["stem"]) or _DOTTED.match(found["stem"])
+    if named is None:
+        return None
+    module = named["module"]
+    if named.re is _FLAT:
+        block = _FLAT_BLOCK.match(module)
+        inside = _UNFLATTENED.get(block[3] if block else module)
+        if inside is None:
+            return None
+        module = f"{block[1]}.{block[2]}.{inside}" if block else inside
+    return LoraKey(named["wrapping"], to_original(module), part, found["spelling"])

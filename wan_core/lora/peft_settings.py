@@ -24,12 +24,14 @@ def declared_scale(header: CheckpointHeader, wrapping: str, module: str, rank: i
 
     `rank`: of the module; 0 for a LoKr of two complete matrices, which PEFT scales by its requested rank.
     """
+    settings: dict[str, Any] = {}
     if wrapping.startswith("transformer"):
-        settings = _from_metadata(header, wrapping)
+        stated = _object(header.metadata.get(_DIFFUSERS_ENTRY, "{}"), header)
+        settings = {key.removeprefix(wrapping): value for key, value in stated.items()}
     elif wrapping.startswith("base_model."):
-        settings = _from_config_file(header)
-    else:
-        return 1.0
+        path = header.path.with_name(_CONFIG_FILE)
+        if path.is_file() and path.stat().st_size <= _LARGEST_CONFIG:
+            settings = _object(path.read_text(encoding="utf-8", errors="replace"), header)
     alpha = settings.get("lora_alpha", settings.get("alpha"))  # PEFT's key for LoKr and LoHa
     alpha = _of_module(settings, "alpha_pattern", module, alpha)
     asked = rank or _of_module(settings, "rank_pattern", module, settings.get("r"))
@@ -59,18 +61,6 @@ def _of_module(settings: dict[str, Any], pattern: str, module: str, usual: Any) 
     names = (f".{module}", f".{to_diffusers(module)}")
     known = cast("dict[str, Any]", given).items()
     return next((own for key, own in known if any(name.endswith(f".{key}") for name in names)), usual)
-
-
-def _from_metadata(header: CheckpointHeader, wrapping: str) -> dict[str, Any]:
-    settings = _object(header.metadata.get(_DIFFUSERS_ENTRY, "{}"), header)
-    return {key.removeprefix(wrapping): value for key, value in settings.items()}
-
-
-def _from_config_file(header: CheckpointHeader) -> dict[str, Any]:
-    path = header.path.with_name(_CONFIG_FILE)
-    if not path.is_file() or path.stat().st_size > _LARGEST_CONFIG:
-        return {}
-    return _object(path.read_text(encoding="utf-8", errors="replace"), header)
 
 
 def _object(text: str, header: CheckpointHeader) -> dict[str, Any]:

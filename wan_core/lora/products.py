@@ -55,16 +55,12 @@ class LokrAdapter(LinearAdapter):
 
     @property
     def multiplies(self) -> int:
-        first = self.parameter(_FIRST)
-        (tall, wide), second = first.shape, self.parts[1:]
+        tall, wide = self.parameter(_FIRST).shape
         if self._is_whole:
             rows, columns = self.parameter(_SECOND).shape
             return wide * rows * columns + tall * wide * rows
-        return (
-            tall * self.parameter(second[0]).numel()
-            + (wide * self.parameter(second[1]).numel())
-            + (tall * wide * self.rank)
-        )
+        rows, columns = self.parameter(_TALL).numel(), self.parameter(_WIDE).numel()
+        return tall * rows + wide * columns + tall * wide * self.rank
 
     def start(self, seed: int) -> None:
         """w1 and w2_a are Kaiming-uniform with a = sqrt(5); w2 or w2_b is zero."""

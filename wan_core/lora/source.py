@@ -96,8 +96,7 @@ class LoraSource:
         if found is None or not all(0 < side <= _WIDEST for side in found):
             raise CheckpointError(
                 f"{self.name}: the parts of {module} do not fit together: "
-                f"{', '.join(f'{part} {size}' for part, size in sorted(sizes.items()))}. "
-                "Use an undamaged LoRA file."
+                f"{', '.join(f'{part} {size}' for part, size in sorted(sizes.items()))}. Use an undamaged LoRA file."
             )
         return cast("tuple[int, int]", found)
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Set
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ..errors import CheckpointError, ConfigError
 from ..model import block_of
@@ -41,19 +41,16 @@ def start_from(model: nn.Module, source: LoraSource, config: LoraConfig) -> floa
         found = source.change(module).factors(adapted[module].rank)
         total, lost = total + found.total, lost + found.lost
         down, up = fresh[f"{module}.lora_A.weight"], fresh[f"{module}.lora_B.weight"]
-        kept = found.down.shape[0]
-        down[:kept] = found.down
-        up[:, :kept] = _finite(found.up / adapted[module].scale, source, module)
+        kept, scaled = found.down.shape[0], found.up / adapted[module].scale
+        if not torch.isfinite(scaled).all():
+            raise CheckpointError(
+                f"{source.name}: the alpha of {module} makes it overflow. Use an undamaged LoRA file."
+            )
+        down[:kept], up[:, :kept] = found.down, scaled
     left_out = math.sqrt(lost / total) if total else 0.0
     _say(source, config, left_out, adapted.keys())
     LoraWeights(fresh).load_into(model, source.name)
     return left_out
-
-
-def _finite(up: Tensor, source: LoraSource, module: str) -> Tensor:
-    if not torch.isfinite(up).all():
-        raise CheckpointError(f"{source.name}: the alpha of {module} makes it overflow. Use an undamaged LoRA file.")
-    return up
 
 
 def check_start(model: nn.Module, source: LoraSource, config: LoraConfig) -> None:
@@ -62,14 +59,22 @@ def check_start(model: nn.Module, source: LoraSource, config: LoraConfig) -> Non
     CheckpointError or ConfigError for modules or sizes that the model lacks, modules that the run does not adapt, or a
     higher rank.
     """
-    linears = _linears(model)
+    linears = {
+        name.removesuffix(".base_layer"): module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and ".lora_" not in name
+    }
     for module in source.modules:
         _check_size(module, linears.get(module), source)
     adapted = set(config.targeted(list(linears)))
     if left := [module for module in source.modules if module not in adapted]:
+        more = {re.sub(r"(?<=\\\.)\d+(?=\\\.)", r"\\d+", re.escape(module), count=1) for module in left}
+        way_out = f"Set lora_targets to these lines: {'  '.join([*config.targets, *sorted(more)])}"
+        if outside := [module for module in left if block_of(module) is None]:
+            way_out = f"Linear layers outside the blocks ({outside[0]}) cannot be adapted here; start from none."
         raise ConfigError(
             f"{source.name} also adapts {len(left)} linear layers that this run does not (for example {left[0]}). "
-            f"{_way_out(left, config)}"
+            f"{way_out}"
         )
     _check_rank(source, config)
 
@@ -89,22 +94,6 @@ def _check_size(module: str, linear: nn.Linear | None, source: LoraSource) -> No
             f"{source.name} was trained for a model of another size: {module} is {sizes[0]} x {sizes[1]} there and "
             f"{here[0]} x {here[1]} here. Choose a LoRA of this model, or start from none."
         )
-
-
-def _linears(model: nn.Module) -> dict[str, nn.Linear]:
-    """Returns every linear of a model by its name without adapters."""
-    return {
-        name.removesuffix(".base_layer"): module
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Linear) and ".lora_" not in name
-    }
-
-
-def _way_out(left: list[str], config: LoraConfig) -> str:
-    if outside := [module for module in left if block_of(module) is None]:
-        return f"Linear layers outside the blocks ({outside[0]}) cannot be adapted here; start from none."
-    more = {re.sub(r"(?<=\\\.)\d+(?=\\\.)", r"\\d+", re.escape(module), count=1) for module in left}
-    return f"Set lora_targets to these lines: {'  '.join([*config.targets, *sorted(more)])}"
 
 
 def _check_rank(source: LoraSource, config: LoraConfig) -> None:

@@ -63,51 +63,43 @@ class TunedLinear(nn.Module):
         return super().train(mode)
 
 
-@dataclasses.dataclass
-class _Place:
-    """The linear of a tuner, held outside of the modules that PEFT searches."""
-
-    layer: TunedLinear
-    device: torch.device
-    alone: Tensor | None = None
-    """the weight (out, in) float32 inside `exact`, when the linear has no bias and no frozen LoRA"""
-
-
 class _Seen(nn.Linear):
     """A linear as a tuner reads it: a float32 weight on the adapter's device, without a parameter of its own."""
 
-    place: _Place
+    layer: TunedLinear
 
     def __init__(self, layer: TunedLinear) -> None:
         nn.Module.__init__(self)
         self.in_features, self.out_features = layer.base_layer.in_features, layer.base_layer.out_features
-        self.place = _Place(layer, layer.base_layer.weight.device)
+        vars(self)["layer"] = layer  # outside of the modules that PEFT searches
+        self.where = layer.base_layer.weight.device
+        self.alone: Tensor | None = None
+        """the weight (out, in) float32 inside `exact`, when the linear has no bias and no frozen LoRA"""
 
     @property
     def weight(self) -> Tensor:  # pyright: ignore[reportIncompatibleVariableOverride]
         """(out, in) float32."""
-        alone = self.place.alone
-        return values_of(self.place.layer.base_layer).to(self.place.device) if alone is None else alone
+        return values_of(self.layer.base_layer).to(self.where) if self.alone is None else self.alone
 
     @property
     def bias(self) -> Tensor | None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.place.layer.base_layer.bias if self.place.alone is None else None
+        return self.layer.base_layer.bias if self.alone is None else None
 
     def forward(self, input: Tensor, *_args: Any, **_more: Any) -> Tensor:
-        if self.place.alone is not None:
-            return functional.linear(input, self.place.alone)
-        base = self.place.layer.base_layer
+        if self.alone is not None:
+            return functional.linear(input, self.alone)
+        base = self.layer.base_layer
         dtype = base.weight.dtype if type(base) is nn.Linear else input.dtype
         return base(input.to(dtype)).to(input.dtype)
 
     @contextmanager
     def exact(self) -> Iterator[Tensor]:
         """Inside, the linear computes with its float32 weight (out, in) only, without bias and frozen LoRAs."""
-        self.place.alone = weight = self.weight
+        self.alone = weight = self.weight
         try:
             yield weight
         finally:
-            self.place.alone = None
+            self.alone = None
 
 
 class TunerAdapter(ModuleAdapter):
@@ -138,7 +130,7 @@ class TunerAdapter(ModuleAdapter):
     def move(self, device: torch.device) -> None:
         super().move(device)
         self.tuner.to(device)
-        self._seen.place.device = device
+        self._seen.where = device
 
     @property
     def _seen(self) -> _Seen:

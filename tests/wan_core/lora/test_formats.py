@@ -162,11 +162,10 @@ def test_ranks_and_alphas_of_modules_are_read_by_name_and_never_as_expressions(t
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_inspect_names_the_format_the_sizes_and_the_trainer(tmp_path: Path, name: str) -> None:
+def test_inspect_names_the_sizes_and_alphas(tmp_path: Path, name: str) -> None:
     path = write_format(name, tmp_path / "lora.safetensors")
-    _, with_alpha, writer = FORMATS[name]
+    with_alpha = FORMATS[name][1]
     said = describe_lora(read_lora(path))
-    assert writer in str(said["written_by"])
     assert said["ranks"] == [RANK]
     assert said["alphas"] == ([ALPHA] if with_alpha else [])
     assert (said["modules"], said["blocks"], said["kinds"]) == (20, 2, ["LoRA"])

@@ -93,7 +93,7 @@ class _Pass:
                 part = next(parts)
                 if self.how.keeps_rng:
                     self.drawn.append(_RandomState.now(near))
-                with self.kept.first(part) if self.kept is not None else nullcontext():
+                with self.kept.seen(part, again=False) if self.kept is not None else nullcontext():
                     return stage(*inputs)
 
             return run
@@ -106,7 +106,7 @@ class _Pass:
         """Inside, `part` is recomputed with its random state and kept activations; 0 stage 1, 1 `share`, 2.. chunks."""
         if self.drawn:
             self.drawn[part].restore()
-        return self.kept.again(part) if self.kept is not None else nullcontext()
+        return self.kept.seen(part, again=True) if self.kept is not None else nullcontext()
 
     def weights(self, *, again: bool) -> AbstractContextManager[None]:
         return self.how.offload.weights(self.how.block, again=again)
@@ -210,27 +210,23 @@ class _Checkpointed(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         layer: _Pass = ctx.layer
         with scope(layer.how.block, "backward"):
-            return _Checkpointed._recomputed(ctx, layer, gradients)
-
-    @staticmethod
-    def _recomputed(ctx: Any, layer: _Pass, gradients: Sequence[Tensor | None]) -> tuple[Any, ...]:
-        first, *others = ctx.saved_tensors
-        if layer.kept is not None:
-            layer.kept.fetch()
-        if layer.taken is not None:
-            first, layer.taken = layer.taken(), None
-        wanted = ctx.needs_input_grad[2:]
-        inputs = [
-            None if value is None else value.detach().requires_grad_(wants)
-            for value, wants in zip((first, *others), wanted, strict=True)
-        ]
-        before, device = (_RandomState.now(first) if layer.drawn else None), first.device.type
-        del first, others
-        with layer.weights(again=True), _summed_apart(layer.stages.layer), torch.enable_grad():
-            without_autocast(device, layer.backward, inputs, gradients)
-        if before is not None:
-            before.restore()
-        return None, None, *(None if value is None else value.grad for value in inputs)
+            first, *others = ctx.saved_tensors
+            if layer.kept is not None:
+                layer.kept.fetch()
+            if layer.taken is not None:
+                first, layer.taken = layer.taken(), None
+            wanted = ctx.needs_input_grad[2:]
+            inputs = [
+                None if value is None else value.detach().requires_grad_(wants)
+                for value, wants in zip((first, *others), wanted, strict=True)
+            ]
+            before, device = (_RandomState.now(first) if layer.drawn else None), first.device.type
+            del first, others
+            with layer.weights(again=True), _summed_apart(layer.stages.layer), torch.enable_grad():
+                without_autocast(device, layer.backward, inputs, gradients)
+            if before is not None:
+                before.restore()
+            return None, None, *(None if value is None else value.grad for value in inputs)
 
 
 @contextmanager

@@ -31,8 +31,7 @@ _CONTEXT_FILES = ("source", "refvideo", *(f"ref{number}" for number in range(1, 
 """the clip's files that the streams encode, in stream order"""
 WHOLE_CONTEXT = (
     "Clips with context streams (Bernini-R) cannot be combined with split tokens, context_parallel or tread_routes, "
-    "because their streams differ in size. Use split blocks, set context_parallel to 1, and leave tread_routes "
-    "empty."
+    "because their streams differ in size. Use split blocks, set context_parallel to 1, and leave tread_routes empty."
 )
 
 
@@ -252,65 +251,48 @@ def check_conditioning(shape: WanShape, latent: Tensor, timestep: Tensor, text: 
         raise ConfigError(
             f"The text is {_sizes(text)}; this model needs ({batch}, 512, {shape.text_dim}), zeros after the prompt."
         )
-    ray = shape.camera_stride
-    _expect("channels", given.channels, (batch, shape.condition_channels, frames, height, width))
-    _expect("vace", given.vace, (batch, shape.vace_channels if shape.vace_layers else 0, frames, height, width))
-    _expect("camera", given.camera, (batch, shape.camera_channels, frames, height * ray, width * ray))
+    clip, small, ray = (frames, height, width), (frames, height // 2, width // 2), shape.camera_stride
+    own, image, side = shape.out_channels, (height, width), FACE_SIDE if shape.face_layers else 0
     animated = frames - 1 if shape.pose_channels else 0
-    _expect("pose", given.pose, (batch, shape.pose_channels, animated, height, width))
-    side = FACE_SIDE if shape.face_layers else 0
-    _expect("face", given.face, (batch, 3 if side else 0, 4 * animated - 3, side, side))
-    heard = frames if shape.whisper_channels else 0
-    _expect("whisper", given.whisper, (batch, heard, *WHISPER_WINDOW, shape.whisper_channels))
-    image = shape.out_channels if shape.sound_channels else shape.reference_channels
-    if given.reference is not None:
-        _expect("reference", given.reference, (batch, image, height, width))
-    _check_sound(shape, latent, timestep, given)
-    _check_driven(shape, latent, timestep, given)
-    _check_image_tokens(shape, batch, given.image_tokens)
-    _check_context(shape, batch, timestep, given.context)
-
-
-def _check_driven(shape: WanShape, latent: Tensor, timestep: Tensor, given: Conditioning) -> None:
-    batch, _, frames, height, width = latent.shape
-    driven = shape.out_channels if shape.pose_stream_channels else 0
+    driven, heard, spoken = bool(shape.pose_stream_channels), bool(shape.whisper_channels), bool(shape.sound_channels)
+    count = 1 if given.references is None else max(given.references.shape[2:3], default=1)
+    wanted = {
+        "channels": (shape.condition_channels, *clip),
+        "vace": (shape.vace_channels if shape.vace_layers else 0, *clip),
+        "camera": (shape.camera_channels, frames, height * ray, width * ray),
+        "pose": (shape.pose_channels, animated, *image),
+        "face": (3 if side else 0, 4 * animated - 3, side, side),
+        "whisper": (frames * heard, *WHISPER_WINDOW, shape.whisper_channels),
+        "references": (own * (driven or heard), count, *image),
+        "pose_stream": (own * driven, *small),
+        "reference_masks": (shape.identity_channels, count, *image),
+        "pose_masks": (shape.identity_channels, *small),
+        "reference": (own if spoken else shape.reference_channels, *image),
+        "sound": (shape.sound_depth, shape.sound_channels, 4 * frames),
+        "pose_video": (own * spoken, *clip),
+        "frames_before": (own * spoken, FRAMES_BEFORE, *image),
+    }
+    if spoken and given.frames_before is not None and (height % 8 or width % 8):
+        raise ConfigError(
+            f"The latent is {_sizes(latent)}; S2V packs the frames before a clip by 8, so H and W must be multiples of "
+            "8. Use clips whose width and height are multiples of 64, or leave frames_before out."
+        )
     if driven and (height % 4 or width % 4):
         raise ConfigError(
             f"The latent is {_sizes(latent)}; SCAIL halves it for the pose video, so H and W must be multiples of 4. "
             "Use clips whose width and height are multiples of 32."
         )
-    if (driven or shape.whisper_channels) and timestep.ndim == 2:
-        name = "SCAIL" if driven else "HuMo"
+    if (driven or heard or spoken) and timestep.ndim == 2:
+        name = "SCAIL" if driven else "HuMo" if heard else "S2V"
         raise ConfigError(f"{name} has one timestep for a clip, not one per latent frame. Give no first frame.")
-    count = 1 if given.references is None else max(given.references.shape[2:3], default=1)
-    small = (frames, height // 2, width // 2)
-    referring = driven or (shape.out_channels if shape.whisper_channels else 0)
-    _expect("references", given.references, (batch, referring, count, height, width))
-    _expect("pose_stream", given.pose_stream, (batch, driven, *small))
-    _expect("reference_masks", given.reference_masks, (batch, shape.identity_channels, count, height, width))
-    _expect("pose_masks", given.pose_masks, (batch, shape.identity_channels, *small))
+    for name, sizes in wanted.items():
+        if name not in _OPTIONAL or getattr(given, name) is not None:
+            _expect(name, getattr(given, name), (batch, *sizes))
+    _check_image_tokens(shape, batch, given.image_tokens)
+    _check_context(shape, batch, timestep, given.context)
 
 
-def _check_sound(shape: WanShape, latent: Tensor, timestep: Tensor, given: Conditioning) -> None:
-    batch, _, frames, height, width = latent.shape
-    channels = shape.out_channels if shape.sound_channels else 0
-    sizes = {
-        "sound": (batch, shape.sound_depth, shape.sound_channels, 4 * frames),
-        "pose_video": (batch, channels, frames, height, width),
-        "frames_before": (batch, channels, FRAMES_BEFORE, height, width),
-    }
-    for name, wanted in sizes.items():
-        if (tensor := getattr(given, name)) is not None:
-            _expect(name, tensor, wanted)
-    if given.frames_before is not None and (height % 8 or width % 8):
-        raise ConfigError(
-            f"The latent is {_sizes(latent)}; S2V packs the frames before a clip by 8, so H and W must be multiples of "
-            "8. Use clips whose width and height are multiples of 64, or leave frames_before out."
-        )
-    if channels and timestep.ndim == 2:
-        raise ConfigError("S2V has one timestep for a clip, not one per latent frame. Give no first frame.")
-
-
+_OPTIONAL = ("reference", "sound", "pose_video", "frames_before")
 _WHAT = {
     "channels": "condition channels (mask and encoded frames, or a control video)",
     "vace": "VACE frames and masks",
@@ -347,9 +329,8 @@ def _check_image_tokens(shape: WanShape, batch: int, tokens: Tensor | None) -> N
         return
     if tokens is None:
         raise ConfigError(
-            "This model needs CLIP vision tokens of the first frame and the data has none. "
-            "Wire a CLIP_VISION model into Cache Latents + Captions and encode again, or choose a Wan 2.2 "
-            "image-to-video model."
+            "This model needs CLIP vision tokens of the first frame and the data has none. Wire a CLIP_VISION model "
+            "into Cache Latents + Captions and encode again, or choose a Wan 2.2 image-to-video model."
         )
     if tokens.ndim != 3 or tokens.shape[0] != batch or tokens.shape[2] != shape.image_dim or not tokens.shape[1]:
         raise ConfigError(
@@ -363,15 +344,11 @@ def _check_image_tokens(shape: WanShape, batch: int, tokens: Tensor | None) -> N
         )
 
 
-def _reads_context(shape: WanShape) -> bool:
-    """Returns whether a model of these sizes can read context streams: its only inputs are latent and text."""
-    others = (shape.condition_channels, shape.image_dim, shape.vace_layers, shape.reference_channels)
-    heard = (shape.whisper_channels, shape.sound_channels)
-    return not any((*others, *heard, shape.camera_channels, shape.pose_stream_channels))
-
-
 def _check_context(shape: WanShape, batch: int, timestep: Tensor, context: tuple[Tensor, ...]) -> None:
-    if context and not _reads_context(shape):
+    # A model that reads context streams has no inputs besides latent and text.
+    others = (shape.condition_channels, shape.image_dim, shape.vace_layers, shape.reference_channels)
+    more = (shape.whisper_channels, shape.sound_channels, shape.camera_channels, shape.pose_stream_channels)
+    if context and any((*others, *more)):
         raise ConfigError("The data has context streams, which this model does not read. Leave context out.")
     if context and timestep.ndim == 2 and timestep.shape[1] > 1:
         raise ConfigError("Context streams need one timestep per clip; a given first frame has its own. Leave one out.")

@@ -6,29 +6,26 @@ ComfyUI's classes, by vectors in tests/fixtures.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..errors import ConfigError
 from ..kernels import Span
 from .conditioning import Conditioning
 from .embed import embed_patches
-from .shape import Numerics, WanShape
+from .shape import WanShape
 
 _AWAY = 120.0
 """RoPE offset in tokens: in columns to the pose video; in rows to the reference, if it replaces a character"""
 
 
-class _Embeddings(Protocol):
-    shape: WanShape
-    numerics: Numerics
-    patch_embedding: nn.Conv3d
+def driven_tokens(model: Any, latent: Tensor, given: Conditioning) -> Tensor:
+    """Returns the tokens (B, N, D) in the compute dtype: references with the primary one last, video, pose video.
 
-
-def driven_tokens(model: _Embeddings, latent: Tensor, given: Conditioning) -> Tensor:
-    """Returns the tokens (B, N, D) in the compute dtype: references with the primary one last, video, pose video."""
+    `model`: the WanTransformer, whose module imports this one.
+    """
     shape, compute = model.shape, model.numerics.compute
     assert given.references is not None
     assert given.pose_stream is not None
@@ -36,9 +33,9 @@ def driven_tokens(model: _Embeddings, latent: Tensor, given: Conditioning) -> Te
     video = torch.cat([given_first, _flagged(latent, shape.flag_channels, 0.0)], dim=2)
     patches = embed_patches(model.patch_embedding, video, compute)
     pose = _flagged(given.pose_stream.to(latent.dtype), shape.flag_channels, 1.0)
-    poses = embed_patches(_layer(model, "patch_embedding_pose"), pose, compute)
+    poses = embed_patches(model.patch_embedding_pose, pose, compute)
     if given.reference_masks is not None and given.pose_masks is not None:
-        masks, layer = _primary_last(given.reference_masks), _layer(model, "patch_embedding_mask")
+        masks, layer = _primary_last(given.reference_masks), model.patch_embedding_mask
         nobody = masks.new_zeros(*masks.shape[:2], *latent.shape[2:])
         patches = patches + embed_patches(layer, torch.cat([masks, nobody], dim=2), compute)
         poses = poses + embed_patches(layer, given.pose_masks, compute)
@@ -79,7 +76,3 @@ def _flagged(latent: Tensor, channels: int, value: float) -> Tensor:
 
 def _primary_last(references: Tensor) -> Tensor:
     return references.roll(-1, dims=2)
-
-
-def _layer(model: object, name: str) -> nn.Conv3d:
-    return getattr(model, name)

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from .compiled import PlainMode
@@ -86,19 +85,10 @@ class Kept:
         self._away: list[tuple[list[Any], int, Callable[[], Tensor]]] = []
 
     @contextmanager
-    def first(self, part: int) -> Iterator[None]:
-        """Inside, the policy's results of chunk `part` are kept."""
-        with self._seen_by(_First(self, part)):
-            yield
-
-    @contextmanager
-    def again(self, part: int) -> Iterator[None]:
-        """Inside, operators of chunk `part` return their kept results instead of computing; each result once."""
-        with self._seen_by(_Again(self, part)):
-            yield
-
-    @contextmanager
-    def _seen_by(self, mode: TorchDispatchMode) -> Iterator[None]:
+    def seen(self, part: int, *, again: bool) -> Iterator[None]:
+        """Inside, the policy's results of chunk `part` are kept; with `again`, operators return them instead of
+        computing, each result once."""
+        mode = _Mode(self, part, again=again)
         # A dispatch mode costs some microseconds per operator, so it is active only around the named activations.
         if EVERY_MATMUL in self._policy.names:
             with listening(), mode:
@@ -142,30 +132,21 @@ def _call(operator: Any, args: Any) -> _Call:
     return _Call(operator, tuple(tuple(x.shape) if isinstance(x, Tensor) else None for x in tree_leaves(args)))
 
 
-class _First(PlainMode):
-    def __init__(self, kept: Kept, part: int) -> None:
+class _Mode(PlainMode):
+    def __init__(self, kept: Kept, part: int, *, again: bool) -> None:
         super().__init__()
-        self._kept, self._part = kept, part
+        self._kept, self._part, self._again = kept, part, again
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         place = self._kept.place_of(func)
-        if not place:
+        if place and self._again:
+            found = self._kept.take(self._part, _call(func, args))
+            if found is not _NOTHING:
+                return found
+        if not place or self._again:
             return func(*args, **(kwargs or {}))
         if func._schema.name.endswith(_ATTENTIONS_WITH_A_CHOICE) and len(args) > _LOG_SUM_EXP:
             args = (*args[:_LOG_SUM_EXP], True, *args[_LOG_SUM_EXP + 1 :])
         result = func(*args, **(kwargs or {}))
         self._kept.keep(self._part, _call(func, args), place, result)
         return result
-
-
-class _Again(PlainMode):
-    def __init__(self, kept: Kept, part: int) -> None:
-        super().__init__()
-        self._kept, self._part = kept, part
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if self._kept.place_of(func):
-            found = self._kept.take(self._part, _call(func, args))
-            if found is not _NOTHING:
-                return found
-        return func(*args, **(kwargs or {}))

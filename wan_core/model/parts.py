@@ -132,12 +132,15 @@ class _Regrouped(NamedTuple):
     """(n,) bool: whether the own token goes through the route"""
 
     def to_layers(self, own: Tensor, axis: int) -> Tensor:
-        """See `routing.Regroup`."""
+        """Own tokens along `axis` -> this copy's tokens in the route's layers."""
         found = cast(Tensor, _Moved.apply(self, own if axis else own[None], True))
         return found if axis else found[0]
 
     def to_owners(self, some: Tensor, before: Tensor) -> Tensor:
-        """See `routing.Regroup`."""
+        """Returns own tokens (B, n, D) after the route: the results of the copies that ran them, else `before`.
+
+        `some` (B, k, D): the tokens that this copy ran in the route.
+        """
         return torch.where(self.goes[:, None], cast(Tensor, _Moved.apply(self, some, False)), before)
 
     def moved(self, tokens: Tensor, *, in_layers: bool) -> Tensor:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -116,21 +116,6 @@ def tokens_by_layer(routes: Sequence[Route], layers: int, in_frame: int, frames:
     return tuple(found)
 
 
-class Regroup(Protocol):
-    """Moves tokens between copies of a model that split tokens, before and after a route. Methods are collective."""
-
-    def to_layers(self, own: Tensor, axis: int) -> Tensor:
-        """Own tokens along `axis` -> this copy's tokens in the route's layers."""
-        ...
-
-    def to_owners(self, some: Tensor, before: Tensor) -> Tensor:
-        """Returns own tokens (B, n, D) after the route: the results of the copies that ran them, else `before`.
-
-        `some` (B, k, D): the tokens that this copy ran in the route.
-        """
-        ...
-
-
 class Passage(NamedTuple):
     """A route in one pass through the model: layers `first` to `last` see only the tokens `kept`."""
 
@@ -138,8 +123,9 @@ class Passage(NamedTuple):
     last: int
     kept: Tensor
     """(K,) int64 ascending indices, the same for every clip of the batch"""
-    regroup: Regroup | None = None
-    """moves tokens between copies around these layers; None: the copy runs its own kept tokens"""
+    regroup: Any = None
+    """moves tokens between copies around these layers, see `parts._Regrouped`; None: the copy runs its own kept
+    tokens"""
 
     def through(self, streams: Streams) -> Streams:
         """Returns the streams reduced to kept tokens, (B, K, D) each, with their RoPE tables."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from typing import Protocol, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -32,15 +32,6 @@ columns of a token, one packed token covers"""
 assert sum(frames for frames, _ in _PACKED) == FRAMES_BEFORE
 _REFERENCE_TIME, _REFERENCE_GAP = 30, 9
 """RoPE time of the reference image: at least the first, and the second behind the last frame"""
-
-
-class _Embeddings(Protocol):
-    shape: WanShape
-    numerics: Numerics
-    patch_embedding: nn.Conv3d
-    cond_encoder: nn.Conv3d
-    frame_packer: nn.ModuleDict
-    trainable_cond_mask: nn.Embedding
 
 
 class SoundEncoder(nn.Module):
@@ -119,8 +110,11 @@ def frame_packer(dim: int, channels: int) -> nn.ModuleDict:
     )
 
 
-def sound_tokens(model: _Embeddings, latent: Tensor, given: Conditioning) -> Tensor:
-    """Returns the tokens (B, N, D) in the compute dtype: video, reference image, frames before the clip."""
+def sound_tokens(model: Any, latent: Tensor, given: Conditioning) -> Tensor:
+    """Returns the tokens (B, N, D) in the compute dtype: video, reference image, frames before the clip.
+
+    `model`: the WanTransformer, whose module imports this one.
+    """
     compute = model.numerics.compute
     own, reference, before = model.trainable_cond_mask.weight.to(compute)
     video = _embedded(model.patch_embedding, latent, compute)

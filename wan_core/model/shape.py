@@ -15,7 +15,6 @@ import torch
 
 from ..accelerator import has_float64
 from ..config import Config
-from ..errors import ConfigError
 from ..families import BLOCK_LISTS
 
 FACE_SIDE = 512
@@ -94,15 +93,6 @@ class WanShape(Config):
     """width of the audio encoder's features (HuMo; 1280: Whisper large v3)"""
     audio_width: int = 0
     """width of the tokens that `audio_proj` makes of them (HuMo; 1536)"""
-
-    def __post_init__(self) -> None:
-        for name in ("vace_layers", "face_layers", "sound_layers"):
-            layers = getattr(self, name)
-            if any(not 0 <= layer < self.num_layers for layer in layers) or list(layers) != sorted(set(layers)):
-                raise ConfigError(
-                    f"{name} {list(layers)} must be rising block numbers below {self.num_layers}. "
-                    "Choose an unmodified Wan file."
-                )
 
     @property
     def attending_layers(self) -> tuple[int, ...]:

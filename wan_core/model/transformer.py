@@ -119,7 +119,7 @@ class WanTransformer(nn.Module):
         self.rows_differ = False
         """whether the blocks treat equal text rows differently (LoRA dropout)"""
         dim = shape.dim
-        self.patch_embedding = nn.Conv3d(shape.in_channels, dim, kernel_size=PATCH, stride=PATCH)
+        self.patch_embedding = self._patches_of(shape.in_channels)
         self.text_embedding = nn.Sequential(
             nn.Linear(shape.text_dim, dim), nn.GELU(approximate="tanh"), nn.Linear(dim, dim)
         )
@@ -129,12 +129,15 @@ class WanTransformer(nn.Module):
         self.head = WanHead(shape, self.numerics)
         self._add_extras(shape)
 
+    def _patches_of(self, channels: int) -> nn.Conv3d:
+        return nn.Conv3d(channels, self.shape.dim, kernel_size=PATCH, stride=PATCH)
+
     def _add_extras(self, shape: WanShape) -> None:
         """Adds the modules that only some variants have."""
         if shape.image_dim:
             self.img_emb = ImageEmbedding(shape, self.numerics)
         if shape.vace_layers:
-            self.vace_patch_embedding = nn.Conv3d(shape.vace_channels, shape.dim, kernel_size=PATCH, stride=PATCH)
+            self.vace_patch_embedding = self._patches_of(shape.vace_channels)
             self.vace_blocks = nn.ModuleList(
                 VaceBlock(shape, self.numerics, first=number == 0) for number in range(len(shape.vace_layers))
             )
@@ -143,20 +146,18 @@ class WanTransformer(nn.Module):
         if shape.camera_channels:
             self.control_adapter = CameraAdapter(shape, self.numerics)
         if shape.pose_stream_channels:
-            self.patch_embedding_pose = nn.Conv3d(
-                shape.pose_stream_channels, shape.dim, kernel_size=PATCH, stride=PATCH
-            )
+            self.patch_embedding_pose = self._patches_of(shape.pose_stream_channels)
         if shape.identity_channels:
-            self.patch_embedding_mask = nn.Conv3d(shape.identity_channels, shape.dim, kernel_size=PATCH, stride=PATCH)
+            self.patch_embedding_mask = self._patches_of(shape.identity_channels)
         if shape.pose_channels:
-            self.pose_patch_embedding = nn.Conv3d(shape.pose_channels, shape.dim, kernel_size=PATCH, stride=PATCH)
+            self.pose_patch_embedding = self._patches_of(shape.pose_channels)
         if shape.face_layers:
             self.motion_encoder, self.face_encoder = MotionEncoder(), FaceEncoder(shape, self.numerics)
         if shape.whisper_channels:
             self.audio_proj = AudioProjection(shape)
         if shape.sound_channels:
             self.casual_audio_encoder = SoundEncoder(shape, self.numerics)
-            self.cond_encoder = nn.Conv3d(shape.out_channels, shape.dim, kernel_size=PATCH, stride=PATCH)
+            self.cond_encoder = self._patches_of(shape.out_channels)
             self.frame_packer = frame_packer(shape.dim, shape.out_channels)
             self.trainable_cond_mask = nn.Embedding(3, shape.dim)
 
@@ -259,20 +260,13 @@ class WanTransformer(nn.Module):
 
         `part`: the tokens of this copy, with their passages, if copies split the tokens; None: all tokens.
         """
-        return without_autocast(latent.device.type, self._patches, latent, timestep, text, given, passages, part)
 
-    def _patches(
-        self,
-        latent: Tensor,
-        timestep: Tensor,
-        text: Tensor,
-        given: Conditioning,
-        passages: Sequence[Passage],
-        part: Part | None,
-    ) -> Tensor:
-        walk = self.walk(latent, timestep, text, given, passages, carrier=self.carrier, part=part)
-        walk.go_on()
-        return walk.patches()
+        def run() -> Tensor:
+            walk = self.walk(latent, timestep, text, given, passages, carrier=self.carrier, part=part)
+            walk.go_on()
+            return walk.patches()
+
+        return without_autocast(latent.device.type, run)
 
     def walk(
         self,
@@ -336,14 +330,8 @@ class WanTransformer(nn.Module):
         tokens = tokens if part is None else part.of(tokens)
         tokens = tokens.to(self.numerics.residual).contiguous()
         time, time_rows = self._embed_time(timestep)
-        head_dim = self.shape.dim // self.shape.num_heads
-        cos, sin = rope_of(
-            spans,
-            head_dim,
-            dtype=self.numerics.rope,
-            device=tokens.device,
-            built_in=self.numerics.rope_table,
-        )
+        head_dim, rope = self.shape.dim // self.shape.num_heads, self.numerics.rope
+        cos, sin = rope_of(spans, head_dim, dtype=rope, device=tokens.device, built_in=self.numerics.rope_table)
         if part is not None:
             cos, sin = part.of(cos, 0), part.of(sin, 0)
         image = None
@@ -351,7 +339,11 @@ class WanTransformer(nn.Module):
             image = self.img_emb(given.image_tokens)
         of_frames = self._embed_frames(given, own_rows or frames)
         constants = Constants(time_rows, self._embed_text(text), cos, sin, image, of_frames)
-        return tokens, self._embed_control(given, part), time[:, :own_rows], constants
+        control = None
+        if given.vace is not None:
+            hints = embed_patches(self.vace_patch_embedding, given.vace, self.numerics.compute).flatten(2).mT
+            control = (hints if part is None else part.of(hints)).to(self.numerics.residual)
+        return tokens, control, time[:, :own_rows], constants
 
     def recompute_of(self, stream: str, number: int) -> Recompute:
         """Returns the gradient checkpointing and offloading of block `number` of `stream`."""
@@ -386,13 +378,6 @@ class WanTransformer(nn.Module):
         layer, dtype = self.patch_embedding, self.numerics.compute
         streams = (embed_patches(layer, stream, dtype).flatten(2).transpose(1, 2) for stream in given.context)
         return torch.cat([tokens, *streams], dim=1)
-
-    def _embed_control(self, given: Conditioning, part: Part | None) -> Tensor | None:
-        """Returns the tokens (B, N, D) of VACE's control stream in the residual dtype."""
-        if given.vace is None:
-            return None
-        tokens = embed_patches(self.vace_patch_embedding, given.vace, self.numerics.compute).flatten(2).transpose(1, 2)
-        return (tokens if part is None else part.of(tokens)).to(self.numerics.residual)
 
     def _embed_frames(self, given: Conditioning, frames: int) -> Tensor | None:
         """Returns the tokens of the face or the sound of `frames` latent frames, (B, F, K, width), compute dtype."""

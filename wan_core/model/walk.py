@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from .block import Constants, Recompute
+from .block import Constants
 from .routing import Passage, Routing, Streams
 from .scopes import scope
-from .shape import WanShape
 
 
 class Carrier(Protocol):
@@ -41,30 +40,12 @@ class StayHere:
         return predicted
 
 
-class Layers(Protocol):
-    """The parts of `WanTransformer` that a pass uses."""
-
-    shape: WanShape
-    skipped_blocks: frozenset[int]
-    blocks: nn.ModuleList
-
-    @property
-    def head(self) -> nn.Module: ...
-
-    def recompute_of(self, stream: str, number: int) -> Recompute:
-        """Returns the gradient checkpointing of block `number` of `stream` ("blocks" or "vace_blocks")."""
-        ...
-
-    def unpatchify(self, patches: Tensor, grid: tuple[int, int, int]) -> Tensor:
-        """Returns tokens (B, N, 4 * C) as (B, C, F, H, W)."""
-        ...
-
-
 @dataclass
 class Walk:
     """A forward pass whose next block is number `layer`; it holds the tensors that the remaining blocks read."""
 
-    model: Layers
+    model: Any
+    """the WanTransformer, whose module imports this one"""
     carrier: Carrier
     grid: tuple[int, int, int]
     """the video's tokens: latent frames, rows, columns"""
@@ -112,15 +93,12 @@ class Walk:
 
     def _run_control(self, index: int, control: Tensor, constants: Constants, routing: Routing) -> Any:
         """Runs the VACE block that belongs to block `index`; returns control and hint."""
-        number, blocks = self.model.shape.vace_layers.index(index), self._vace_blocks
+        number = self.model.shape.vace_layers.index(index)
         assert self._start is not None
         # Only the first VACE layer reads the main stream.
         start = routing.seen(self._start) if number == 0 else self._start
-        return blocks[number](control, start, *constants, recompute=self.model.recompute_of("vace_blocks", number))
-
-    @property
-    def _vace_blocks(self) -> nn.ModuleList:
-        return getattr(self.model, "vace_blocks")  # noqa: B009  only some models have it
+        block, recompute = self.model.vace_blocks[number], self.model.recompute_of("vace_blocks", number)
+        return block(control, start, *constants, recompute=recompute)
 
     def run_control(self) -> None:
         """Runs all VACE blocks, if there are any, and stores their hints in `hints`.

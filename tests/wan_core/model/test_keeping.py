@@ -120,12 +120,12 @@ def test_a_policy_changes_no_bit_and_saves_what_it_names(
 def test_what_is_kept_is_given_back_once_and_only_for_the_same_shapes() -> None:
     policy, weight = Policy(saved=frozenset({EVERY_MATMUL})), torch.randn(3, 3)
     kept = Kept(policy, Host())
-    with kept.first(0):
+    with kept.seen(0, again=False):
         first = weight @ weight
     with Ran() as ran:
-        with kept.again(1):
+        with kept.seen(1, again=True):
             torch.mm(weight, weight)
-        with kept.again(0):
+        with kept.seen(0, again=True):
             torch.mm(weight[:2], weight)
             given = torch.mm(weight, weight)
             torch.mm(weight, weight)
@@ -146,7 +146,7 @@ def test_attention_is_asked_for_what_its_backward_pass_needs() -> None:
 
     kept = Kept(Policy(saved=frozenset({"attn_output"})), Host())
     heads = torch.empty(1, 2, 3, 4, device="meta")
-    with torch.no_grad(), Spy(), kept.first(0), naming("attn_output"):
+    with torch.no_grad(), Spy(), kept.seen(0, again=False), naming("attn_output"):
         torch.ops.aten._scaled_dot_product_efficient_attention(heads, heads, heads, None, False)
     assert asked == [True]
 
@@ -163,7 +163,7 @@ def test_only_operators_of_what_is_kept_are_looked_at(kept: str, seen: int, monk
     monkeypatch.setattr(Kept, "place_of", place_of)
     x = torch.ones(2, 2)
     keeper = Kept(Policy(saved=frozenset({kept})), Host())
-    for part in (keeper.first(0), keeper.again(0)):
+    for part in (keeper.seen(0, again=False), keeper.seen(0, again=True)):
         looked.clear()
         with torch.no_grad(), part:
             x + x

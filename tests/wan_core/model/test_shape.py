@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from wan_core.checkpoint import to_file
-from wan_core.errors import ConfigError
 from wan_core.model import WanShape, WanTransformer, block_of
 
 TABLE = json.loads((Path(__file__).parents[2] / "fixtures" / "wan_variant_keys.json").read_text(encoding="utf-8"))
@@ -67,12 +66,6 @@ def test_names_and_shapes_are_those_of_the_official_class(variant: str) -> None:
 def test_a_shape_survives_json() -> None:
     shape = SHAPES["wan2.1-vace-14B"]
     assert WanShape.from_dict(json.loads(json.dumps(shape.to_dict()))) == shape
-
-
-@pytest.mark.parametrize("layers", [(0, 40), (5, 0), (0, 0), (-1, 3)])
-def test_vace_layers_that_no_block_has_are_refused(layers: tuple[int, ...]) -> None:
-    with pytest.raises(ConfigError, match="rising block numbers below 40"):
-        large(vace_layers=layers)
 
 
 @pytest.mark.parametrize(

@@ -64,8 +64,8 @@ class CardsAtOnce:
 
         `seed(micro)`: seeds torch's generators for a micro-batch.
         """
-        of_step = (self._model, self._objective, self._check, seed)
         parts = [[Tensor()] * len(draw.target.passes) for draw in draws]
+        of_step = (self._model, self._objective, self._check, seed, draws, parts)
         for adapted in (False, True):
             # Disabling adapters affects all blocks, so these passes come before all others.
             places = [
@@ -75,15 +75,13 @@ class CardsAtOnce:
                 if one.adapted == adapted
             ]
             if places:
-                passes = _TargetPasses(*of_step, draws, places=places, parts=parts)
+                passes = _TargetPasses(*of_step, places)
                 lines = forward_first(self._homes, len(places)).cards
                 forward = Schedule(tuple(tuple(work for work in line if work.forward) for line in lines))
                 base = contextlib.nullcontext() if adapted else without_adapters(self._model)
                 with torch.no_grad(), base:
                     self.pipeline.run(forward, passes)
-        last = self._stages[-1].device
-        report, scale = self._report, self._scale
-        step = _TrainedPasses(*of_step, draws, parts=parts, report=report, scale=scale, last=last, of=of)
+        step = _TrainedPasses(*of_step, self._report, self._scale, self._stages[-1].device, of)
         self.pipeline.run(schedule, step)
         return step.loss
 
@@ -98,8 +96,10 @@ class _Passes:
         check: Callable[[], None],
         seed: Callable[[int], None],
         draws: Sequence[Draw],
+        parts: list[list[Tensor]],
     ) -> None:
-        self._model, self._check, self._seed = model, check, seed
+        """`parts`: the predictions of the target passes of each draw, float32 on the last card."""
+        self._model, self._check, self._seed, self._parts = model, check, seed, parts
         self.objective, self.draws = objective, draws
 
     def noised(self, micro: int) -> NoisedBatch:
@@ -118,11 +118,11 @@ class _Passes:
 
 
 class _TargetPasses(_Passes):
-    """Target passes of several micro-batches; stores their predictions, float32 on the last card, in `parts`."""
+    """Target passes of several micro-batches; stores their predictions in `parts`."""
 
-    def __init__(self, *of_step: Any, places: Sequence[tuple[int, int]], parts: list[list[Tensor]]) -> None:
-        super().__init__(*of_step)
-        self._places, self._parts = places, parts
+    def __init__(self, *of_step: Any) -> None:
+        *of_all, self._places = of_step
+        super().__init__(*of_all)
 
     def begin(self, micro: int) -> Walk:
         of_step, number = self._places[micro]
@@ -137,17 +137,9 @@ class _TargetPasses(_Passes):
 class _TrainedPasses(_Passes):
     """The training passes: forward pass and loss; the pipeline runs the backward pass."""
 
-    def __init__(
-        self,
-        *of_step: Any,
-        parts: list[list[Tensor]],
-        report: StepReport,
-        scale: LossScale,
-        last: torch.device,
-        of: int,
-    ) -> None:
-        super().__init__(*of_step)
-        self._parts, self._report, self._scale, self._of = parts, report, scale, of
+    def __init__(self, *of_step: Any) -> None:
+        *of_all, self._report, self._scale, last, self._of = of_step
+        super().__init__(*of_all)
         self.loss = torch.zeros((), device=last)
 
     def begin(self, micro: int) -> Walk:

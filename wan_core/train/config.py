@@ -34,8 +34,7 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
         0.0,
         "Share of captions (0 to 1) replaced by the empty prompt. This trains guidance without a prompt too. Set it to "
         "0.1 when the LoRA should also work with short prompts.",
-        low=0.0,
-        high=1.0,
+        within=(0.0, 1.0),
         counts="always",
     )
     gradient_checkpointing: bool = _memory_setting(
@@ -60,49 +59,42 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
         250,
         "Optimizer steps between saved steps (checkpoints). Lower it to choose from more of them; each takes disk "
         "space.",
-        low=1,
-        high=10_000_000,
+        within=(1, 10_000_000),
     )
     save_every_n_epochs: int = _evaluation_setting(
         0,
         "Epochs (passes over all clips) between saved steps (checkpoints), instead of save_every_n_steps. 0 = "
         "save_every_n_steps is used. Set it when you compare datasets of different size.",
-        low=0,
-        high=1_000_000,
+        within=(0, 1_000_000),
     )
     save_every_n_minutes: float = _evaluation_setting(
         0.0,
         "Minutes between saved steps (checkpoints), in addition to save_every_n_steps. 0 = off. Set it on a computer "
         "that may be switched off.",
-        low=0.0,
-        high=100_000.0,
+        within=(0.0, 100_000.0),
     )
     preview_every_n_steps: int = _evaluation_setting(
         250,
         "Optimizer steps between preview clips. 0 = no previews. Raise it when previews take too much time.",
-        low=0,
-        high=10_000_000,
+        within=(0, 10_000_000),
     )
     eval_items: int = _evaluation_setting(
         4,
         "Validation: number of clips whose loss is measured at every save, always with the same noise. 0 = none. Raise "
         "it for a more exact loss; each clip takes time.",
-        low=0,
-        high=1000,
+        within=(0, 1000),
     )
     keep_last_saves: int = _evaluation_setting(
         0,
         "Number of newest saved steps (checkpoints) to keep, plus the best one; older ones are deleted with their "
         "resume state. LoRAs already in the loader lists are kept. 0 = keep all. Set it when disk space is short.",
-        low=0,
-        high=100_000,
+        within=(0, 100_000),
     )
     eval_every_n_steps: int = _evaluation_setting(
         0,
         "Optimizer steps between validations, in addition to those at every save. 0 = only at saves. Set it for a "
         "validation curve with more points.",
-        low=0,
-        high=10_000_000,
+        within=(0, 10_000_000),
     )
     eval_timesteps: tuple[float, ...] = _evaluation_setting(
         EVALUATION_TIMESTEPS,
@@ -125,16 +117,14 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
         10,
         "The run stops after this many optimizer steps in a row without a finite loss and gradient. Raise it when a "
         "run would recover by itself.",
-        low=1,
-        high=1_000_000,
+        within=(1, 1_000_000),
         counts="never",
     )
     first_frame_conditioning_p: float = batch_setting(
         0.5,
         "TI2V-5B only: share of clips trained as image-to-video; the rest is text-to-video. 0.5 trains both, 0 only "
         "text-to-video, 1 only image-to-video. Change it when you will use one of them alone.",
-        low=0.0,
-        high=1.0,
+        within=(0.0, 1.0),
     )
     """image-to-video: the first latent frame is given clean, the loss covers the other frames"""
     # batches
@@ -178,8 +168,7 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
         0,
         "Number of last blocks that keep all their activations, for when memory is free. Each one saves the time of "
         "its recomputation. 0 = none. Raise it for faster steps.",
-        low=0,
-        high=1000,
+        within=(0, 1000),
         offered=(0, 64),
     )
 
@@ -188,15 +177,13 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
         "Number of optimizer steps to profile with PyTorch: a trace of every operator for Perfetto or "
         "chrome://tracing, and on a GPU a memory record of one more step. Both are saved in the run's folder profile. "
         "0 = none. Set it to find out what takes time.",
-        low=0,
-        high=10,
+        within=(0, 10),
     )
     profile_skip_steps: int = _memory_setting(
         1,
         "Optimizer steps to skip before profile_steps starts: the first steps compile and allocate. Raise it when "
         "later steps matter.",
-        low=0,
-        high=10_000_000,
+        within=(0, 10_000_000),
     )
     memory: str = _memory_setting(
         "auto",
@@ -221,8 +208,7 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
         -1,
         "Number of transformer blocks kept in CPU RAM and streamed to the GPU when they run (block swap). -1: as few "
         "as needed to fit. 0: none. Raise it when the GPU runs out of memory.",
-        low=-1,
-        high=1000,
+        within=(-1, 1000),
         offered=(-1, 100),
     )
     # both experts of a pair in one run
@@ -230,8 +216,7 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
         0.5,
         "When both experts are trained: share of the steps (0 to 1) for the high noise expert. Raise it for motion and "
         "layout, lower it for fine detail.",
-        low=0.01,
-        high=0.99,
+        within=(0.01, 0.99),
         step=0.05,
     )
     expert_order: str = _pair_setting(
@@ -245,15 +230,13 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
         100,
         "When experts alternate: average number of optimizer steps per turn. high_noise_share makes one longer, the "
         "other shorter. Raise it when swapping the models takes too long.",
-        low=1,
-        high=1_000_000,
+        within=(1, 1_000_000),
     )
     low_noise_learning_rate: float = _pair_setting(
         0.0,
         "When both experts are trained: learning rate of the low noise expert. 0 = learning_rate, as for the high "
         "noise expert. Set it when one expert learns faster than the other.",
-        low=0.0,
-        high=10.0,
+        within=(0.0, 10.0),
         offered=(0.0, 1.0),
         step=1e-6,
     )
@@ -261,8 +244,7 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
         0,
         "When both experts are trained: rank of the low noise expert's LoRA. 0 = rank, as for the high noise expert. "
         "Set it when that expert needs a LoRA of another size.",
-        low=0,
-        high=1024,
+        within=(0, 1024),
     )
 
     tread_routes: str = objective_setting(
@@ -282,17 +264,14 @@ class TrainConfig(UpdateConfig, ObjectiveConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         read_routes(self.tread_routes)
-        in_turns = self.expert == "both" and self.expert_order != "alternating"
-        if self.early_stopping and in_turns:
-            raise ConfigError(
-                f"early_stopping is on, and expert_order {self.expert_order}: the run could end before the low noise "
-                "expert has begun. Set expert_order to alternating, or turn early_stopping off."
-            )
-        if self.max_train_hours and in_turns:
-            raise ConfigError(
-                f"max_train_hours is {self.max_train_hours:g}, and expert_order {self.expert_order}: the hours could "
-                "end before the low noise expert has begun. Set expert_order to alternating, or max_train_hours to 0."
-            )
+        ends = {"early_stopping": ("on", "off", self.early_stopping)}
+        ends["max_train_hours"] = (f"{self.max_train_hours:g}", "0", bool(self.max_train_hours))
+        for name, (now, off, is_set) in ends.items():
+            if is_set and self.expert == "both" and self.expert_order != "alternating":
+                raise ConfigError(
+                    f"{name} is {now}, and expert_order {self.expert_order}: the run could end before the low noise "
+                    f"expert has begun. Set expert_order to alternating, or {name} to {off}."
+                )
         for timestep in self.eval_timesteps:
             if not 0 <= timestep <= 1000:
                 raise ConfigError(f"eval_timesteps {timestep} is out of range. Use 0 to 1000.")

@@ -177,10 +177,8 @@ class Draws:
         if of_class and batch.class_texts is not None:
             batch = replace(batch, texts=batch.class_texts)
         elif config.caption_dropout and not self.rolls:
-            dropped = (
-                torch.rand(size, generator=seeded_generator(config.seed, "caption", place)) < config.caption_dropout
-            )
-            if bool(dropped.any()):
+            drawn = torch.rand(size, generator=seeded_generator(config.seed, "caption", place))
+            if bool((dropped := drawn < config.caption_dropout).any()):
                 # Texts differ in length: both are padded to the longer one.
                 rows = max(batch.texts.shape[1], len(self._empty_text))
                 empty, texts = lengthened(self._empty_text[None], rows), lengthened(batch.texts, rows)

@@ -55,8 +55,7 @@ class Evaluation:
         if not self.possible:
             return None
         said = ""
-        # A second attempt, because memory cached by the training step may have filled the device at the first.
-        for _ in range(2):
+        for _ in range(2):  # memory cached by the training step may have filled the device at the first attempt
             try:
                 return self._measure(step)
             except RuntimeError as error:
@@ -128,10 +127,8 @@ def evaluation_timesteps(
     if tuple(wanted) == EVALUATION_TIMESTEPS and sigma_range != (0.0, 1.0):
         # Few or none of the default timesteps lie in the range of one expert.
         return _spread(len(wanted), sigma_range), ""
-    levels = torch.tensor(wanted, dtype=torch.float64) / 1000
-    inside = [
-        timestep for timestep, fits in zip(wanted, is_in_range(levels, sigma_range).tolist(), strict=True) if fits
-    ]
+    fits = is_in_range(torch.tensor(wanted, dtype=torch.float64) / 1000, sigma_range).tolist()
+    inside = [timestep for timestep, is_inside in zip(wanted, fits, strict=True) if is_inside]
     used = inside or _spread(len(wanted), sigma_range)
     if default or used == wanted:
         return used, ""

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -155,24 +156,13 @@ class FlopCount:
             recomputed=clips * sum(count * term.in_blocks for count, term in counted),
         )
 
-    def work_of(
-        self,
-        latent: torch.Size,
-        *,
-        time_rows: int,
-        image_rows: int,
-        text_rows: int = TEXT_LENGTH,
-        more_forward: int = 0,
-        routes: Sequence[Route] = (),
-        context_tokens: int = 0,
-    ) -> Work:
+    def work_of(self, latent: torch.Size, *, more_forward: int = 0, context_tokens: int = 0, **more: Any) -> Work:
         """Returns the work of a micro-batch: latent (B, C, F, H, W), its tokens before routing, with its context.
 
-        `more_forward`: clips in forward passes without gradients, for targets.
+        `more_forward`: clips in forward passes without gradients, for targets. `more`: other arguments of `of`.
         """
         clips, _, frames, height, width = latent
-        rows = {"time_rows": time_rows, "image_rows": image_rows, "text_rows": text_rows}
-        flops = self.of(latent, **rows, routes=routes, context_tokens=context_tokens)
+        flops = self.of(latent, context_tokens=context_tokens, **more)
         useful = flops.useful + flops.base * more_forward / clips
         return Work(useful, clips * (frames * (height // 2) * (width // 2) + context_tokens), clips)
 

@@ -123,10 +123,8 @@ def rates_sentence(names: Collection[str], config: UpdateConfig) -> str:
         return ""
     layers = _factors(map(_layer_of, names), config)
     counts = Counter(layers.values())
-    said = ", ".join(
-        f"{count} of {len(layers)} layers at {factor:g} x" for factor, count in sorted(counts.items()) if factor != 1
-    )
-    return f"Learning rates by lr_patterns: {said or 'none'}; {counts[1.0]} at 1 x."
+    each = [f"{count} of {len(layers)} layers at {one:g} x" for one, count in sorted(counts.items()) if one != 1]
+    return f"Learning rates by lr_patterns: {', '.join(each) or 'none'}; {counts[1.0]} at 1 x."
 
 
 def _layer_of(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -34,7 +35,9 @@ class DeviceMeters:
 
     def __init__(self, devices: Iterable[torch.device], predicted: Mapping[str, int] | None = None) -> None:
         """`predicted`: peak of a step by device name."""
-        self._devices = _computing(devices)
+        every = tuple(dict.fromkeys(devices))
+        # Next to accelerators the CPU only holds offloaded weights; its memory reading would be of the whole process.
+        self._devices = tuple(device for device in every if device.type != "cpu") or every
         self._predicted = predicted or {}
         self._total = {str(device): card_bytes(device) for device in self._devices}
         self._highest: dict[str, dict[str, int | None]] = {}
@@ -52,12 +55,10 @@ class DeviceMeters:
         """
         found: MemoryReading = {}
         for name, values in self._present().items():
-            before = self._highest.get(name, {})
-            highest = {
-                key: max((one for one in (before.get(key), values[key]) if one is not None), default=None)
-                for key in ("peak", "reserved")
-            }
-            self._highest[name] = highest
+            highest = self._highest.setdefault(name, {})
+            for key in ("peak", "reserved"):
+                known = [one for one in (highest.get(key), values[key]) if one is not None]
+                highest[key] = max(known, default=None)
             plan = {"predicted": self._predicted.get(name), "total": self._total[name]}
             found[name] = {"now": values["now"], **highest, **plan}
         return found
@@ -153,7 +154,6 @@ class StepReport:
 
 def device_states(names: Iterable[str]) -> list[dict[str, str | int | None]]:
     """Returns each device's current state: names, bytes of this process, and utilization in per cent."""
-    devices = [torch.device(name) for name in names]
     return [
         {
             "device": str(device),
@@ -162,7 +162,7 @@ def device_states(names: Iterable[str]) -> list[dict[str, str | int | None]]:
             "total": card_bytes(device),
             "busy": utilization_of(device) if is_gpu(device) else None,
         }
-        for device in devices
+        for device in map(torch.device, names)
     ]
 
 
@@ -189,35 +189,18 @@ def largest_step(cache_set: CacheSet, batch_size: int) -> StepShape:
     """Returns the largest micro-batch of a job on these clips."""
     item = max(cache_set.items, key=cache_set.tokens)
     _, frames, height, width = cache_set.latent_shape(item)
-    return StepShape(
-        batch_size=batch_size,
-        latent_frames=frames,
-        latent_height=height,
-        latent_width=width,
-        context=item.context,
-    )
-
-
-def _computing(devices: Iterable[torch.device]) -> tuple[torch.device, ...]:
-    """Returns the distinct devices, without the CPU next to accelerators."""
-    # Next to accelerators the CPU only holds offloaded weights; its memory reading would be of the complete process.
-    found = tuple(dict.fromkeys(devices))
-    return tuple(device for device in found if device.type != "cpu") or found
+    sides = {"latent_frames": frames, "latent_height": height, "latent_width": width}
+    return StepShape(batch_size=batch_size, **sides, context=item.context)
 
 
 def _present(device: torch.device) -> dict[str, int | None]:
     """Returns bytes now and at the peak since the last reset."""
     if is_gpu(device):
         return memory_of(device)
-    resident = _resident() if device.type == "cpu" else {}
+    resident: dict[str, int] = {}
+    with contextlib.suppress(OSError, ValueError):  # of systems without /proc
+        if device.type == "cpu":
+            with open("/proc/self/status", encoding="ascii", errors="replace") as file:
+                lines = (line.split() for line in file if line.startswith(("VmRSS:", "VmHWM:")))
+                resident = {name.rstrip(":"): int(kib) << 10 for name, kib, _unit in lines}
     return {"now": resident.get("VmRSS"), "peak": resident.get("VmHWM"), "reserved": None}
-
-
-def _resident() -> dict[str, int]:
-    """Returns this process's resident bytes, now (VmRSS) and peak (VmHWM); empty on systems without /proc."""
-    try:
-        with open("/proc/self/status", encoding="ascii", errors="replace") as file:
-            lines = (line.split() for line in file if line.startswith(("VmRSS:", "VmHWM:")))
-            return {name.rstrip(":"): int(kib) << 10 for name, kib, _unit in lines}
-    except (OSError, ValueError):
-        return {}

@@ -227,7 +227,10 @@ class Objective:
         config, prior = self._config, batch.target.prior_rows
         target, factor = _target(batch, parts), loss_factor(batch.sigma, config.loss_weighting)
         kind, delta = config.loss_type, config.huber_delta
-        factor = self._weighed(batch, factor)
+        weights = torch.tensor(batch.target.weights)
+        if not bool((weights == 1).all()):
+            weights = sent(weights, batch.sigma.device)
+            factor = weights if factor is None else factor * weights
         loss = velocity_loss(predicted, target, batch.trained, kind=kind, delta=delta, factor=factor)
         if not prior:
             return TrainedLoss(loss, None)
@@ -244,14 +247,6 @@ class Objective:
         base = contextlib.nullcontext() if one.adapted else without_adapters(self._model)
         with torch.no_grad(), base, shared_out(self._model):
             return self._predicted(batch.of_pass(one), batch.passages).float()
-
-    def _weighed(self, batch: NoisedBatch, factor: Tensor | None) -> Tensor | None:
-        """Returns the factor of each clip's error (B,), times its weight in the loss."""
-        weights = torch.tensor(batch.target.weights)
-        if bool((weights == 1).all()):
-            return factor
-        weights = sent(weights, batch.sigma.device)
-        return weights if factor is None else factor * weights
 
     def _predicted(self, batch: NoisedBatch, passages: tuple[Passage, ...] = ()) -> Tensor:
         return self._model(batch.noised, batch.timestep, batch.text, batch.conditioning, passages)

@@ -30,57 +30,49 @@ class ObjectiveConfig(Config):
         "Training shift: a higher value trains more on high noise. 0 = the model's own: 12 for 2.2 T2V-A14B, 5 for 2.2 "
         "I2V-A14B and 2.2 TI2V-5B, 3 for the others. The sampling shift is a separate setting. Raise it for motion and "
         "layout, lower it for fine detail.",
-        low=0.0,
-        high=1000.0,
+        within=(0.0, 1000.0),
         counts="always",
     )
     """0 = `WanVariant.training_shift`"""
     sigmoid_scale: float = objective_setting(
         1.0,
-        "For timestep_sampling sigmoid, shift, flux_shift and qwen_shift: width of the logistic-normal "
-        "distribution. Raise it above 1.0 to train very low and "
-        "very high noise more.",
-        low=0.01,
-        high=100.0,
+        "For timestep_sampling sigmoid, shift, flux_shift and qwen_shift: width of the logistic-normal distribution. "
+        "Raise it above 1.0 to train very low and very high noise more.",
+        within=(0.01, 100.0),
         counts="always",
     )
     logit_mean: float = objective_setting(
         0.0,
         "For timestep_sampling logsnr: mean of the log signal-to-noise ratio. 0 = as much signal as noise. Lower it to "
         "train more high noise.",
-        low=-20.0,
-        high=20.0,
+        within=(-20.0, 20.0),
         step=0.1,
     )
     logit_std: float = objective_setting(
         1.0,
         "For timestep_sampling logsnr: standard deviation of the log signal-to-noise ratio. Raise it to spread the "
         "noise levels further.",
-        low=0.01,
-        high=20.0,
+        within=(0.01, 20.0),
         step=0.1,
     )
     mode_scale: float = objective_setting(
         1.29,
         "For timestep_sampling mode: how strongly middle noise levels are favoured; below 0, the lowest and highest "
         "are. Raise it to train middle levels more.",
-        low=-1.0,
-        high=1.75,
+        within=(-1.0, 1.75),
     )
     min_timestep: float = objective_setting(
         0.0,
         "Lowest noise level (0 to 1000) that is trained; a random level below it is drawn again. 0 = the model's "
         "own. Raise it to omit fine detail.",
-        low=0.0,
-        high=999.0,
+        within=(0.0, 999.0),
         step=1.0,
     )
     max_timestep: float = objective_setting(
         1000.0,
         "Highest noise level (0 to 1000) that is trained; a random level above it is drawn again. 1000 = the model's "
         "own. Lower it to omit motion and layout.",
-        low=1.0,
-        high=1000.0,
+        within=(1.0, 1000.0),
         step=1.0,
     )
     loss_type: str = objective_setting(
@@ -92,8 +84,7 @@ class ObjectiveConfig(Config):
     huber_delta: float = objective_setting(
         1.0,
         "Error up to which huber and pseudo_huber use the square. Lower it to reduce the effect of outliers.",
-        low=1e-6,
-        high=1000.0,
+        within=(1e-6, 1000.0),
         offered=(0.001, 1000.0),
     )
     loss_weighting: str = objective_setting(
@@ -120,8 +111,7 @@ class ObjectiveConfig(Config):
         "at cfg 1. The target is moved away from the model's prediction for the empty prompt, so that the base stays "
         "distilled. A step needs one more forward pass. 1 = off. Set it to 3 or 4 when you train on a distilled "
         "model.",
-        low=1.0,
-        high=20.0,
+        within=(1.0, 20.0),
         step=0.5,
     )
     timestep_strata: int = objective_setting(
@@ -129,8 +119,7 @@ class ObjectiveConfig(Config):
         "Stratified sampling: noise levels of this many consecutive clips are spread evenly over the distribution, one "
         "per equal part. Use the clips per optimizer step, or per epoch. 0 = each is drawn independently. Set it when "
         "the loss is noisy.",
-        low=0,
-        high=1_000_000,
+        within=(0, 1_000_000),
     )
 
     def __post_init__(self) -> None:

@@ -84,8 +84,8 @@ def class_of(config: TrainConfig) -> tuple[Callable[..., torch.optim.Optimizer],
     else:
         known = _CATALOGUE[config.optimizer]
         module, _, name = known.path.rpartition(".")
+        _check_package(config, module.partition(".")[0])
     package = module.partition(".")[0]
-    _check_package(config, package)
     try:
         kind = getattr(torch.optim if package == "torch" else imported(module), name, None)
     except Exception as error:
@@ -100,9 +100,8 @@ def class_of(config: TrainConfig) -> tuple[Callable[..., torch.optim.Optimizer],
         raise DependencyError(f'optimizer "{config.optimizer}" is {known.path}, which {have} lacks. Choose another.')
     # A longer path must match the module of the class, because two modules may have classes of the same name.
     inside = "" if known.path == f"{module}.{name}" else known.path.rpartition(".")[0] + "."
-    if not (
-        isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer) and f"{kind.__module__}.".startswith(inside)
-    ):
+    is_one = isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)
+    if not (is_one and f"{kind.__module__}.".startswith(inside)):
         raise ConfigError(
             f'optimizer_class "{known.path[:80]}" is not an optimizer class. Example: pytorch_optimizer.Adan'
         )
@@ -127,9 +126,8 @@ def _check_package(config: TrainConfig, package: str) -> None:
 
 def runs_on_gpu(config: TrainConfig) -> bool:
     """Returns whether the optimizer's state is measured on a GPU: bitsandbytes keeps 8-bit moments only there."""
-    return not config.offload_optimizer and "bitsandbytes" in (
-        config.optimizer_class or _CATALOGUE[config.optimizer].path
-    )
+    path = config.optimizer_class or _CATALOGUE[config.optimizer].path
+    return not config.offload_optimizer and "bitsandbytes" in path
 
 
 def ran_out_of_memory(error: Exception) -> bool:

@@ -88,7 +88,8 @@ class AdapterOptimizer:
 
         They differ for an EMA, and for an optimizer with an averaged iterate (schedule-free).
         """
-        modes = self._modes if self._mean is None else (self._mean.into_weights, lambda: None)
+        mean = self._mean
+        modes = self._modes if mean is None else (lambda: restore(self._parameters, mean.values), lambda: None)
         if modes is None:
             yield
             return

@@ -99,9 +99,8 @@ def check_split(done: Sequence[int], train: TrainConfig) -> None:
         needed += 1
     expert, made, share = expert_setting(EXPERTS[index]), done[index], totals[index]
     raise ConfigError(
-        f"steps {train.steps} is too short for this run: the {expert} noise expert has made {made} steps, more "
-        f"than its share of {share}. Set steps to {needed} or more, or begin a new "
-        "run."
+        f"steps {train.steps} is too short for this run: the {expert} noise expert has made {made} steps, more than "
+        f"its share of {share}. Set steps to {needed} or more, or begin a new run."
     )
 
 

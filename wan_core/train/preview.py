@@ -92,12 +92,8 @@ class Previewer:
             raise
         except Exception as error:  # A failed preview must not end the run.
             _log.exception("preview at step %s failed", step)
-            self._emit(
-                Note(
-                    text=filled("Preview at step {step} was skipped: {reason}", step=step, reason=first_line(error)),
-                    level="warning",
-                )
-            )
+            text = filled("Preview at step {step} was skipped: {reason}", step=step, reason=first_line(error))
+            self._emit(Note(text=text, level="warning"))
 
     def _render_one(self, step: int, sample_id: str, folder: str, clip: PreviewClip) -> None:
         latent = generate(
@@ -127,33 +123,24 @@ class Previewer:
         self._emit(DecodeWanted(sample_id=sample_id, latent_file=file, step=step))
         answer = self._control.wait_decoded(sample_id, DECODE_TIMEOUT_S)
         if answer is not None and answer.get("needs_room"):
-            answer = self._decoded_with_room(
-                DecodeWanted(sample_id=sample_id, latent_file=file, step=step, made_room=True)
-            )
+            model, free = self._on_device(), host_bytes()
+            if (leaving := bytes_to_offload(model)) and free is not None and leaving + HOST_RESERVE > free:
+                answer = {"error": NO_ROOM}
+            else:
+                with offloaded_model(model):
+                    self._emit(DecodeWanted(sample_id=sample_id, latent_file=file, step=step, made_room=True))
+                    answer = self._control.wait_decoded(sample_id, DECODE_TIMEOUT_S)
         if answer is None:
             return
         if "file" not in answer:
             reason = str(answer.get("error") or "nothing could decode it")
-            self._emit(
-                Note(
-                    text=filled("Preview {sample} was not decoded: {reason}", sample=sample_id, reason=reason),
-                    level="warning",
-                )
-            )
+            text = filled("Preview {sample} was not decoded: {reason}", sample=sample_id, reason=reason)
+            self._emit(Note(text=text, level="warning"))
             return
         self._index(sample_id, step, str(answer["file"]), prompt)
         found = answer.get("measures")
         measures = {str(name): float(value) for name, value in found.items()} if isinstance(found, dict) else {}
         self._emit(SampleReady(sample_id=sample_id, step=step, file=str(answer["file"]), measures=measures))
-
-    def _decoded_with_room(self, wanted: DecodeWanted) -> dict[str, Any] | None:
-        """Decodes while the model's weights are offloaded, if host memory has room for them."""
-        model, free = self._on_device(), host_bytes()
-        if (leaving := bytes_to_offload(model)) and free is not None and leaving + HOST_RESERVE > free:
-            return {"error": NO_ROOM}
-        with offloaded_model(model):
-            self._emit(wanted)
-            return self._control.wait_decoded(wanted.sample_id, DECODE_TIMEOUT_S)
 
     def _index(self, sample_id: str, step: int, file: str, prompt: str) -> None:
         known = [one for one in _indexed(self._directory) if one.get("file") not in {file, *self._unlisted}]

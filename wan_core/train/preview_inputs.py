@@ -82,10 +82,13 @@ def read_preview_inputs(
         preset = own.resolved(variant.template, shape[2] * shape[3] * cache_set.space.spatial_stride**2)
         preset.guidance.require_blocks(variant.shape.num_layers)
         first_frame = _first_frame(cache, cache_set, own, shape, starts_from_clip)
-        start = None
+        start, start_name = None, ""
         # A low noise expert cannot denoise pure noise, so its previews start from a training clip.
         if variant.sigma_range()[1] < 1:
-            start = next((item for item in cache_set.items if item.text_key == key), cache_set.items[0])
+            item = next((item for item in cache_set.items if item.text_key == key), cache_set.items[0])
+            start, start_name = cache.read_latent(item.latent_key)[None].float(), item.name or "the first clip"
+            if start.shape[2:] != shape[1:]:
+                start = functional.interpolate(start, size=shape[1:], mode="trilinear")
         clips.append(
             PreviewClip(
                 config.clip_name("", index).removeprefix("_") if named else "p0",
@@ -97,8 +100,8 @@ def read_preview_inputs(
                 own.seed,
                 _conditioning(cache, cache_set, own, shape),
                 first_frame,
-                None if start is None else _latent_of(cache, start, shape),
-                "" if start is None else start.name or "the first clip",
+                start,
+                start_name,
                 cache_set.kind.leading_frames,
             )
         )
@@ -166,14 +169,6 @@ def _first_frame(
     else:
         return None
     return latent[None, :, :1].float()
-
-
-def _latent_of(cache: LatentCache, item: CacheItem, shape: tuple[int, ...]) -> Tensor:
-    """Returns the latent of a training clip, interpolated to (1, *shape), float32."""
-    latent = cache.read_latent(item.latent_key)[None].float()
-    if latent.shape[2:] == shape[1:]:
-        return latent
-    return functional.interpolate(latent, size=shape[1:], mode="trilinear")
 
 
 def _require_size_of_first_clip(cache_set: CacheSet, shape: tuple[int, ...]) -> None:

@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors.torch import save
 from torch import Tensor
 
@@ -171,7 +170,12 @@ class SaveStore:
         staged = new_partial(final)
         make_folder(staged, self._run)
         try:
-            _check_finite(state)
+            for name, value in state.items():
+                # Converted to float32, because torch has no `isfinite` for float8.
+                if value.is_floating_point() and not (value if value.itemsize > 1 else value.float()).isfinite().all():
+                    raise CheckpointError(
+                        f"The state {name} is not finite; it was not saved. Earlier saved steps are kept."
+                    )
             manifest = Manifest(
                 version=1,
                 step=step,
@@ -209,13 +213,6 @@ class SaveStore:
 
 def _folder_name(step: int) -> str:
     return f"step-{step:06d}"
-
-
-def _check_finite(state: dict[str, Tensor]) -> None:
-    for name, value in state.items():
-        # Converted to float32, because torch has no `isfinite` for float8.
-        if value.is_floating_point() and not torch.isfinite(value if value.itemsize > 1 else value.float()).all():
-            raise CheckpointError(f"The state {name} is not finite; it was not saved. Earlier saved steps are kept.")
 
 
 def _write(path: Path, data: bytes, run: Path) -> str:

@@ -270,7 +270,10 @@ class Trainer:
             timestep_sum += timestep
             if not batch.target.counts and not isinstance(self.model.offload, ShardedBlocks):
                 continue
-            self._join_target_passes(first + index, batch)
+            if isinstance(sharded := self.model.offload, ShardedBlocks):
+                # Gathers the blocks for ranks that run more target passes than this one.
+                for _ in range(self._draws.most_target_passes(first + index) - len(batch.target.passes)):
+                    sharded.gather_all()
             with scope("forward"):
                 trained = self._objective.trained(batch)
             with scope("backward"):
@@ -279,13 +282,6 @@ class Trainer:
             self._report.add_loss(trained)
             loss_sum += trained.loss.detach() / count
         return loss_sum, timestep_sum / draws
-
-    def _join_target_passes(self, number: int, batch: NoisedBatch) -> None:
-        """Gathers sharded blocks for ranks that run more target passes than this one."""
-        offload = self.model.offload
-        if isinstance(offload, ShardedBlocks):
-            for _ in range(self._draws.most_target_passes(number) - len(batch.target.passes)):
-                offload.gather_all()
 
     def _clipped(self, loss: Tensor) -> tuple[float, float]:
         """Averages loss and gradients over ranks, and clips the gradients; returns the norm before clipping, the loss.

@@ -25,16 +25,14 @@ class UpdateConfig(Config):
         1500,
         "Optimizer steps of the complete run. 1500 suits 10 to 30 clips. Raise it when previews still improve: Run "
         "then resumes, also after the run has ended.",
-        low=1,
-        high=10_000_000,
+        within=(1, 10_000_000),
         counts="never",
     )
     learning_rate: float = counted(
         1e-4,
         "Learning rate: how far one optimizer step moves the LoRA. 0 = auto: the usual one of the optimizer, 1e-4 for "
         "AdamW. Lower it when previews break, raise it when they hardly change: 5e-5 to 3e-4 is sensible.",
-        low=0.0,
-        high=10.0,
+        within=(0.0, 10.0),
         offered=(0.0, 1.0),
         step=1e-6,
     )
@@ -42,27 +40,24 @@ class UpdateConfig(Config):
         1,
         "Number of clips per forward pass, all of one size. A larger batch needs more memory. Raise it when the GPU "
         "has memory left.",
-        low=1,
-        high=1024,
+        within=(1, 1024),
         counts="always",
     )
     gradient_accumulation_steps: int = batch_setting(
         1,
         "Gradient accumulation: forward and backward passes per optimizer step. It acts like a larger batch, without "
         "its memory. Raise it for steadier steps when memory is short.",
-        low=1,
-        high=4096,
+        within=(1, 4096),
         counts="always",
     )
     optimizer: str = _optimizer_setting(
         "adamw",
         "The optimizer. adamw: PyTorch's AdamW. adamw8bit, adamw4bit, adamwfp8: with quantized state; these need "
-        "torchao. adafactor, muon: PyTorch's. lion, prodigy, schedule_free, came: from pytorch-optimizer; came "
-        "needs less memory. Set learning_rate to 100 times AdamW's for adafactor, a third for lion, a tenth for "
-        "came, and 1 for prodigy, which finds the rate itself. schedule_free needs lr_scheduler constant. "
-        "bnb_adamw8bit, bnb_paged_adamw8bit, "
-        "bnb_lion8bit: bitsandbytes. custom: the class in optimizer_class. Change it to adamw8bit when memory is "
-        "short.",
+        "torchao. adafactor, muon: PyTorch's. lion, prodigy, schedule_free, came: from pytorch-optimizer; came needs "
+        "less memory. Set learning_rate to 100 times AdamW's for adafactor, a third for lion, a tenth for came, and 1 "
+        "for prodigy, which finds the rate itself. schedule_free needs lr_scheduler constant. bnb_adamw8bit, "
+        "bnb_paged_adamw8bit, bnb_lion8bit: bitsandbytes. custom: the class in optimizer_class. Change it to adamw8bit "
+        "when memory is short.",
         choices=(
             *("adamw", "adamw8bit", "adamw4bit", "adamwfp8", "adafactor", "muon", "lion", "prodigy", "schedule_free"),
             *("came", "custom", "bnb_adamw8bit", "bnb_paged_adamw8bit", "bnb_lion8bit"),
@@ -74,8 +69,7 @@ class UpdateConfig(Config):
         0.01,
         "Weight decay: how strongly each optimizer step pulls the LoRA weights towards zero, times the learning rate. "
         "0 = none. Raise it when the LoRA overfits.",
-        low=0.0,
-        high=10.0,
+        within=(0.0, 10.0),
         step=0.001,
         counts="always",
     )
@@ -83,8 +77,7 @@ class UpdateConfig(Config):
         0.9,
         "Adam's decay of the mean gradient: 0.9 averages about the last 10 optimizer steps. Lower it to react faster "
         "to new gradients.",
-        low=0.0,
-        high=0.9999999,
+        within=(0.0, 0.9999999),
         offered=(0.0, 0.9999),
         step=0.001,
         counts="always",
@@ -93,8 +86,7 @@ class UpdateConfig(Config):
         0.999,
         "Adam's decay of the mean squared gradient: 0.999 averages about the last 1000 optimizer steps. Lower it for "
         "runs of a few hundred steps.",
-        low=0.0,
-        high=0.9999999,
+        within=(0.0, 0.9999999),
         offered=(0.0, 0.99999),
         step=0.001,
         counts="always",
@@ -102,8 +94,7 @@ class UpdateConfig(Config):
     adam_epsilon: float = _optimizer_setting(
         1e-8,
         "Small value added to Adam's denominator, so that it is never 0. Change it only to match another trainer.",
-        low=0.0,
-        high=1.0,
+        within=(0.0, 1.0),
         offered=(1e-9, 1.0),
         step=1e-9,
         counts="always",
@@ -122,8 +113,7 @@ class UpdateConfig(Config):
         1.0,
         "LoRA+: factor of the learning rate for the second matrix (B) of each pair. 1 = off; 16 is usual. Raise it "
         "when the loss falls too slowly.",
-        low=0.001,
-        high=10_000.0,
+        within=(0.001, 10_000.0),
         offered=(0.001, 1000.0),
         step=0.5,
     )
@@ -137,16 +127,14 @@ class UpdateConfig(Config):
         1.0,
         "Gradient clipping: gradients with a larger norm are scaled down to this norm. 0 = off. Lower it when the loss "
         "jumps.",
-        low=0.0,
-        high=1e9,
+        within=(0.0, 1e9),
         counts="always",
     )
     max_grad_value: float = _optimizer_setting(
         0.0,
         "Gradient clipping by value: each value of a gradient is limited to plus or minus this, after max_grad_norm. "
         "0 = off. Set it, with max_grad_norm 0, to match a trainer that clips by value.",
-        low=0.0,
-        high=1e9,
+        within=(0.0, 1e9),
     )
     lr_scheduler: str = _schedule_setting(
         "cosine",
@@ -161,44 +149,38 @@ class UpdateConfig(Config):
         0,
         "Optimizer steps of warm-up, over which the learning rate rises from 0 to its full value. 0 = no warm-up. "
         "Raise it when the loss jumps at the start.",
-        low=0,
-        high=10_000_000,
+        within=(0, 10_000_000),
         counts="always",
     )
     lr_warmup_share: float = _schedule_setting(
         0.0,
         "Warm-up as a share of the run (0 to 1), instead of lr_warmup_steps. 0 = lr_warmup_steps is used. Set it when "
         "you often change the number of steps.",
-        low=0.0,
-        high=0.999,
+        within=(0.0, 0.999),
         offered=(0.0, 0.9),
     )
     lr_scheduler_num_cycles: int = _schedule_setting(
         3,
         "For lr_scheduler cosine_with_restarts: number of cycles in which the learning rate falls. Raise it for more "
         "restarts.",
-        low=1,
-        high=1000,
+        within=(1, 1000),
     )
     lr_scheduler_power: float = _schedule_setting(
         2.0,
         "For lr_scheduler polynomial: the power of the curve. 1 is a straight line. Raise it for an earlier fall.",
-        low=0.01,
-        high=100.0,
+        within=(0.01, 100.0),
     )
     lr_scheduler_min_lr_ratio: float = _schedule_setting(
         0.0,
         "Final learning rate as a share of learning_rate (0 to 1). 0 = it falls to 0. Raise it to keep learning until "
         "the end.",
-        low=0.0,
-        high=1.0,
+        within=(0.0, 1.0),
     )
     lr_decay_share: float = _schedule_setting(
         0.2,
         "For lr_scheduler wsd: final share of the run (0 to 1) in which the learning rate falls. Raise it for a longer "
         "fall.",
-        low=0.0,
-        high=1.0,
+        within=(0.0, 1.0),
     )
     lr_scaling: str = _schedule_setting(
         "none",
@@ -211,16 +193,14 @@ class UpdateConfig(Config):
         0,
         "Length of the run in epochs (passes over all clips), instead of steps. When both experts are trained, the "
         "length of each. 0 = steps is used. Set it when you compare runs on datasets of different size.",
-        low=0,
-        high=1_000_000,
+        within=(0, 1_000_000),
         counts="never",
     )
     max_train_hours: float = batch_setting(
         0.0,
         "Time limit in hours: the run is saved and finished then, unless its steps are done earlier. All sessions of "
         "the run count, without encoding. 0 = no limit. Set it on a rented GPU.",
-        low=0.0,
-        high=100_000.0,
+        within=(0.0, 100_000.0),
         step=0.5,
         counts="never",
     )
@@ -228,16 +208,14 @@ class UpdateConfig(Config):
         0,
         "Clips per optimizer step over all GPUs. Replaces gradient_accumulation_steps, which becomes this / "
         "(batch_size x GPUs). 0 = not used. Set it when the number of GPUs changes.",
-        low=0,
-        high=1_000_000,
+        within=(0, 1_000_000),
         counts="never",
     )
     ema_decay: float = _optimizer_setting(
         0.0,
         "EMA (exponential moving average) of the LoRA weights. The average is saved, evaluated and previewed. 0.99 "
         "averages about the last 100 optimizer steps. 0 = off. Set it when saved steps differ much from each other.",
-        low=0.0,
-        high=0.999999,
+        within=(0.0, 0.999999),
         offered=(0.0, 0.9999),
         step=0.001,
     )

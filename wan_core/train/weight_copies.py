@@ -93,7 +93,7 @@ class MeanWeights:
         """`decay`: with 0.99, the mean covers about the last 100 updates."""
         self._parameters, self._decay = parameters, decay
         self._updates = 0
-        self._mean = {name: p.detach().clone() for name, p in parameters.items()}
+        self.values = {name: p.detach().clone() for name, p in parameters.items()}
 
     def update(self) -> None:
         """Adds the current weights to the mean."""
@@ -101,21 +101,15 @@ class MeanWeights:
         decay = min(self._decay, (1 + self._updates) / (10 + self._updates))
         with torch.no_grad():
             for name, parameter in self._parameters.items():
-                self._mean[name].lerp_(parameter, 1 - decay)
-
-    def into_weights(self) -> None:
-        """Overwrites the weights with the mean."""
-        with torch.no_grad():
-            for name, parameter in self._parameters.items():
-                parameter.copy_(self._mean[name])
+                self.values[name].lerp_(parameter, 1 - decay)
 
     def state(self) -> dict[str, Tensor]:
         """Returns the mean and its count of updates, as CPU copies."""
-        mean = {_PREFIX + name: value.to("cpu", copy=True) for name, value in self._mean.items()}
+        mean = {_PREFIX + name: value.to("cpu", copy=True) for name, value in self.values.items()}
         return mean | {_COUNT: torch.tensor(self._updates)}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Loads `state()`; a state without EMA starts it from the current weights."""
         for name, parameter in self._parameters.items():
-            self._mean[name].copy_(state.get(_PREFIX + name, parameter.detach()))
+            self.values[name].copy_(state.get(_PREFIX + name, parameter.detach()))
         self._updates = int(state.get(_COUNT, torch.tensor(0)))

@@ -27,8 +27,8 @@ class _Side:
     """The lines along one side: how bright each became, and in how many frames it was part of the picture."""
 
     def __init__(self) -> None:
-        self.brightest: NDArray[np.float32] | None = None
-        self.in_picture: NDArray[np.int32] | None = None
+        self.brightest = np.zeros(1, np.float32)
+        self.in_picture = np.zeros(1, np.int32)
         self.lit = 0
 
     def add(self, bright: NDArray[np.bool_]) -> None:
@@ -36,21 +36,16 @@ class _Side:
         across: NDArray[np.bool_] = np.any(bright, axis=0)  # of a line, only where there is a picture: between pillars
         length = int(across.sum())
         share = bright.sum(axis=1, dtype=np.int32).astype(np.float32) / max(1, length)
-        brightest, in_picture = self.brightest, self.in_picture
-        if brightest is None or in_picture is None:
-            brightest, in_picture = np.zeros(share.shape, np.float32), np.zeros(share.shape, np.int32)
         inside: NDArray[np.bool_] = share >= _PICTURE_SHARE
         means: NDArray[np.float32] = bright.mean(axis=1, dtype=np.float32)
-        self.brightest, self.in_picture = np.maximum(brightest, means), in_picture + inside
+        self.brightest, self.in_picture = np.maximum(self.brightest, means), self.in_picture + inside
         self.lit += bool(inside.any()) and length >= 0.2 * across.size
 
     def result(self) -> tuple[float, float]:
         """Returns start and end of the picture, as shares of the side."""
-        if self.brightest is None or self.in_picture is None or not self.lit:
-            return 0.0, 1.0
         count = len(self.brightest)
         seen = np.flatnonzero(self.brightest > _BLACK_SHARE)
-        if not seen.size:
+        if not seen.size or not self.lit:
             return 0.0, 1.0
         first, last = int(seen[0]), count - 1 - int(seen[-1])
         near = max(3, count // 100)

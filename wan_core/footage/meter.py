@@ -49,8 +49,8 @@ class Meter:
             self._start_s = luma.time_s
         self._frames += 1
         self._end_s = luma.time_s
-        grid = pooled(luma.small.astype(np.float32))
-        self._changes.add(luma.time_s, luma.small, grid, pooled)
+        grid = _pooled(luma.small.astype(np.float32))
+        self._changes.add(luma.time_s, luma.small, grid, _pooled)
         self._stillness.add(luma.time_s, grid)
         self._combs.add(luma.plane)
         self._bars.add(luma.time_s, luma.plane, luma.black)
@@ -81,7 +81,7 @@ class Meter:
         )
 
 
-def pooled(picture: NDArray[np.float32]) -> NDArray[np.float32]:
+def _pooled(picture: NDArray[np.float32]) -> NDArray[np.float32]:
     """Averages a small picture (h, w) over cells of 8 x 8 pixels, (h // 8, w // 8); pixels beyond the last complete
     cell are left out."""
     rows, columns = (_averaging(side) for side in picture.shape)

@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path[:0] = [str(ROOT)]
 
 from wan_core.migrate import TRAINERS
+from wan_core.migrate.foreign_job import place_of
 from wan_core.migrate.keys import Key
 
 PAGE = ROOT / "docs" / "use" / "coming_from.md"
@@ -60,9 +61,9 @@ def rows_of(section: str, keys: Iterable[Key]) -> Iterator[str]:
 
 
 def _place(at: str) -> str:
-    node, _, widget = at.partition(".")
-    if not node:
+    if not at:
         return "-"
+    node, widget = place_of(at)
     widget = "low_noise_model" if widget == "high_noise_model" else widget
     return f"{TITLES[node]}: `{widget}`"
 

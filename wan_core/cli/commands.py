@@ -21,7 +21,7 @@ from .encode import add_encode_command
 from .files import add_file_commands
 from .new import add_import_command
 from .output import Command, emitter, failed, private_stdout, quieten_libraries
-from .progress import terminal_emitter
+from .progress import Terminal
 from .runs import add_run_commands
 from .send import add_send_command
 
@@ -31,7 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
     out, began = private_stdout(), time.monotonic()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     quieten_libraries()
-    emit = terminal_emitter(out) if out.isatty() else emitter(out)
+    emit = Terminal(out) if out.isatty() else emitter(out)
     try:
         check_versions()
         let_segments_grow(os.environ, torch=version_of("torch"))

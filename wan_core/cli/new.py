@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -35,9 +35,6 @@ def add_new_command(command: Callable[..., argparse.ArgumentParser]) -> None:
         "--data", metavar="SET", help="fingerprint of an encoded set (its first characters are enough), or a run"
     )
     new.add_argument("--like", type=Path, metavar="RUN", help="a run whose model, clips and settings are copied")
-    new.add_argument(
-        "--settings", type=Path, metavar="FILE", help="settings of another trainer, as `import` reads them"
-    )
     text = "folder of the runs; default: that of --like, else output/wan_trainer"
     new.add_argument("--runs", type=Path, help=text)
     add_set_option(new)
@@ -93,31 +90,13 @@ def _config(options: argparse.Namespace, runs: Path, roots: Roots) -> RunConfig:
         if options.model is not None:
             raise ConfigError("--like and --model both choose the model. Use one of them.")
         data = known.data if options.data is None else _data(options.data, runs, LatentCache(roots.first("cache")))
-        config = replace(known, data=data)
-    elif options.model is None or options.data is None:
+        return replace(known, data=data)
+    if options.model is None or options.data is None:
         raise ConfigError("Give a model and clips, or a run to copy: --model FILE --data SET, or --like RUN.")
-    else:
-        files = [f"diffusion_models:{file.name}" for file in (options.model, options.low_noise_model) if file]
-        plan = ModelPlan(base_file=files[0], low_noise_file=files[1] if len(files) > 1 else "")
-        data = _data(options.data, runs, LatentCache(roots.first("cache")))
-        config = RunConfig(run_name="new", model=plan, data=data)
-    return config if options.settings is None else _with_job(config, options.settings, roots)
-
-
-def _with_job(config: RunConfig, settings: Path, roots: Roots) -> RunConfig:
-    """Returns `config` with another trainer's settings, and prints their account."""
-    from ..cache import LatentCache
-    from ..migrate import SPLIT, read_job
-
-    clips = LatentCache(roots.first("cache")).read_set(config.data.fingerprint)
-    job = read_job(settings, clips=sum(item.repeats for item in clips.items))
-    left: list[str] = []
-    if config.preview is None and job.train().preview_every_n_steps:
-        left.append("previews: ComfyUI's text encoder reads their prompts; start from a run that has some, --like RUN")
-    if SPLIT in job.values:
-        left.append('several GPUs: --set "model.placement.mode=split blocks" --set model.placement.devices=all')
-    _print_account({**job.account(), **({"not in this run": left} if left else {})})
-    return replace(config, model=job.model(config.model), train=job.train(), lora=job.lora())
+    files = [f"diffusion_models:{file.name}" for file in (options.model, options.low_noise_model) if file]
+    plan = ModelPlan(base_file=files[0], low_noise_file=files[1] if len(files) > 1 else "")
+    data = _data(options.data, runs, LatentCache(roots.first("cache")))
+    return RunConfig(run_name="new", model=plan, data=data)
 
 
 def _with_model(config: RunConfig, roots: Roots) -> RunConfig:
@@ -177,12 +156,6 @@ def add_import_command(command: Callable[..., argparse.ArgumentParser]) -> None:
     sub.add_argument("--look-in", type=Path, action="append", default=[], metavar="FOLDER", help="for files it names")
 
 
-def _print_account(account: Mapping[str, list[str]]) -> None:
-    """Prints which of another trainer's settings were imported, changed or dropped."""
-    for title, sentences in account.items():
-        print(f"{title}:", *(f"  {plain(sentence)}" for sentence in sentences), sep="\n", file=sys.stderr)
-
-
 def _import(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
     from ..files import atomic_write_json
     from ..migrate import api_graph, canvas_graph, read_job
@@ -197,7 +170,8 @@ def _import(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
         if path is not None:
             atomic_write_json(path, graph(job))
             written.append(path.name)
-    _print_account(job.account())
+    for title, sentences in job.account().items():
+        print(f"{title}:", *(f"  {plain(sentence)}" for sentence in sentences), sep="\n", file=sys.stderr)
     if written:
         print_json(out, {"version": 1, "trainer": job.trainer, "written": written, "account": dict(job.account())})
     else:

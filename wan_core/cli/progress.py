@@ -14,13 +14,6 @@ from ..words import plain
 
 _EVERY_S = 0.2
 """seconds between updates"""
-_LEAST, _MOST = 8, 40
-"""columns of the bar"""
-
-
-def terminal_emitter(out: BinaryIO) -> Emit:
-    """Returns a function that shows events on a terminal."""
-    return _Terminal(out)
 
 
 def lines_of(emit: Emit) -> BinaryIO:
@@ -40,7 +33,9 @@ class _Lines(io.RawIOBase, BinaryIO):  # type: ignore[misc]
         return len(line)
 
 
-class _Terminal:
+class Terminal:
+    """An `Emit` that shows events on a terminal."""
+
     def __init__(self, out: BinaryIO) -> None:
         self._out = out
         self._line = ""
@@ -60,11 +55,8 @@ class _Terminal:
         if now - self._shown < _EVERY_S and event.step < event.steps:
             return
         self._shown = now
-        room = shutil.get_terminal_size().columns - 1
-        width = min(max(room - len(said) - 3, _LEAST), _MOST)
-        bar = "#" * (width * event.step // max(event.steps, 1))
         # Cut to the width of the terminal, because "\r" cannot overwrite a line that wraps.
-        line = f"[{bar:-<{width}}] {said}"[:room]
+        line = said[: shutil.get_terminal_size().columns - 1]
         self._write("\r" + line.ljust(len(self._line)))
         self._line = line
 

@@ -33,10 +33,8 @@ class ListedCells:
 
     columns: Sequence[str]
     """all columns of the first table"""
-
     roles: Mapping[str, str]
     """role -> column"""
-
     rows: Iterable[Row]
     """cells in the order of `roles`"""
 
@@ -112,10 +110,11 @@ def _walked(tables: Sequence[Path], source: SourceFile) -> Iterator[Any]:
 def _remembered(key: _Key, tables: Sequence[Path], read: ListedCells) -> Iterator[Row]:
     """Yields the rows, and caches them at the end if they are small enough and no file has changed meanwhile."""
     seen: list[Row] = []
-    size = _bytes_of_all(read.columns)
+    size = _bytes_of(list(read.columns))
     for row in read.rows:
         yield row
-        size += _bytes_kept(row[1])
+        holds_media = not isinstance(row[1], str) and any(bytes_of(cell) is not None for cell in row[1])
+        size += _KEPT_BYTES if holds_media else _ROW_BYTES + _bytes_of(row[1])
         if size <= _KEPT_BYTES:
             seen.append(row)
         else:
@@ -131,16 +130,6 @@ def _remembered(key: _Key, tables: Sequence[Path], read: ListedCells) -> Iterato
                 _kept.popitem(last=False)
 
 
-def _bytes_kept(cells: list[Any] | str) -> int:
-    """Returns the approximate size of a row in bytes. A row with a media file exceeds the limit."""
-    if isinstance(cells, str):
-        return _ROW_BYTES + len(cells)
-    if any(bytes_of(cell) is not None for cell in cells):
-        return _KEPT_BYTES + 1
-    return _ROW_BYTES + _bytes_of_all(cells)
-
-
-def _bytes_of_all(cells: Iterable[Any]) -> int:
-    return sum(
-        getsizeof(cell) + (_bytes_of_all(cast("list[Any]", cell)) if isinstance(cell, list) else 0) for cell in cells
-    )
+def _bytes_of(cell: Any) -> int:
+    inner = cast("dict[str, Any]", cell).values() if isinstance(cell, dict) else cell if isinstance(cell, list) else ()
+    return getsizeof(cell) + sum(map(_bytes_of, cast("Iterable[Any]", inner)))

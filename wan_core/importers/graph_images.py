@@ -76,12 +76,7 @@ def match_captions(
 
 
 def scan_pixels(
-    config: DatasetConfig,
-    clips: Sequence[PixelClip],
-    context: ScanContext,
-    *,
-    stills: bool,
-    cache_root: Path,
+    config: DatasetConfig, clips: Sequence[PixelClip], context: ScanContext, *, stills: bool, cache_root: Path
 ) -> ScanResult:
     """Write `clips` to the cache, after checking all of them, and scan the files; raises DatasetError, which names an
     invalid clip."""

@@ -6,7 +6,6 @@ single lines, which are short.
 
 from __future__ import annotations
 
-import codecs
 import csv
 import itertools
 import json
@@ -30,7 +29,6 @@ TEXT_SUFFIXES = frozenset({".jsonl", ".ndjson", ".csv", ".tsv"})
 TABLE_SUFFIXES = frozenset({".parquet", ".arrow"})
 _MAX_LIST_BYTES = 1 << 30
 _MAX_LINE_BYTES = 1 << 20
-_ARRAY_OF_ROWS = re.compile(rb"\s*\[\s*\{")
 JSON_HERE_BYTES = 4 << 20
 """largest .json list that is not parsed in a child process"""
 
@@ -51,7 +49,7 @@ def opened_list(path: Path, tables: Tables) -> Iterator[tuple[Sequence[str], Cal
             header = _header(reader, path)
             yield header, lambda columns: _checked_count(_csv_rows(path, reader, header, columns), path)
     else:
-        read = _json_lines if suffix in (".jsonl", ".ndjson") and not _is_array(path) else _json_rows
+        read = _json_lines if suffix in (".jsonl", ".ndjson") else _json_rows
         there = _keys(itertools.islice(read(path), 1000), path)
         yield there, lambda columns: _checked_count(_of_columns(read(path), columns), path)
 
@@ -78,18 +76,6 @@ def _keys(rows: Iterable[_Read], path: Path) -> list[str]:
     if bad and not found:
         raise DatasetError(f"No row of {path.name} can be read: {bad}. Correct it, or write the list again.")
     return list(found)
-
-
-def _is_array(path: Path) -> bool:
-    """Returns whether a .jsonl file is one JSON array."""
-    with open_regular(path) as file:
-        if not _ARRAY_OF_ROWS.match(file.read(4096).removeprefix(codecs.BOM_UTF8)):
-            return False
-        if os.fstat(file.fileno()).st_size > JSON_HERE_BYTES:
-            raise DatasetError(
-                f"{path.name} is one array, not one row per line. Rename it to .json, or write it again."
-            )
-    return True
 
 
 def _check_columns(count: int, path: Path) -> None:
@@ -129,6 +115,8 @@ def _json_row(line: bytes) -> dict[str, Any] | str:
 
 def _cause(line: bytes, error: str) -> str:
     """Returns the likely cause of a JSON error in a line, as a clause."""
+    if line.startswith(b"["):
+        return "; rename a file that is one array to .json"
     if "\\" in error:  # Invalid \escape
         return "; a single \\ has to be written as \\\\ or /"
     if line.endswith(b","):
@@ -143,8 +131,7 @@ def _json_rows(path: Path) -> Iterator[_Read]:
         # The size was checked before; this limit catches a file that has grown since.
         data: Any = json.loads(read_utf8(path, JSON_HERE_BYTES, "is larger than 4 MiB. Try again."))
     except (ValueError, RecursionError) as error:
-        what = "is not valid JSON" if path.suffix.lower() == ".json" else "is one array, but not valid JSON"
-        raise DatasetError(f"{path.name} {what} ({str(error)[:120]}). Write it again.") from error
+        raise DatasetError(f"{path.name} is not valid JSON ({str(error)[:120]}). Write it again.") from error
     if not isinstance(data, list):
         raise DatasetError(
             f"{path.name} is not a list of rows. Write [{{...}}, {{...}}], or one row per line as .jsonl."

@@ -75,16 +75,12 @@ class SourceFile:
     columns: Columns = Columns()
     allowed: Sequence[Path] = ()
     """folders that every file must be below"""
-
     beside: Sequence[Path] = ()
     """additional folders that are searched for the folders in another trainer's settings"""
-
     unpacked: Path | None = None
     """folder into which media files of a tar or table are extracted"""
-
     size_multiple: int = 16
     """number of pixels by which both sides of a clip are divisible"""
-
     fps: float = 16.0
     """frame rate to which clips are resampled"""
     should_stop: Stop | None = None

@@ -21,7 +21,6 @@ from .listing import read_listing
 from .rows import JSON_HERE_BYTES, TABLE_SUFFIXES, TEXT_SUFFIXES
 from .source import SourceFile
 from .trainers.detect import SETTINGS_SUFFIXES, is_backend_list, read_settings
-from .trainers.ledger import Context
 from .webdataset import read_webdataset
 
 _SOURCE_SUFFIXES = TEXT_SUFFIXES | TABLE_SUFFIXES | SETTINGS_SUFFIXES | {".tar"}
@@ -52,7 +51,7 @@ def open_source(source: SourceFile) -> list[SourcePart]:
     if suffix in TEXT_SUFFIXES | TABLE_SUFFIXES or (suffix == ".json" and _is_plain_list(path)):
         return [read_listing(source)]
     if suffix in SETTINGS_SUFFIXES:
-        return read_settings(Context(source))
+        return read_settings(source)
     if path.name.lower().endswith(_PACKED_TARS):
         raise DatasetError(
             f"{path.name} is a packed tar; only plain .tar files are read, because clips hardly shrink. Unpack it "

@@ -1,9 +1,9 @@
 """WebDataset: a tar in which the files of a sample share one name (`0001.mp4`, `0001.txt`).
 
-Clips and stills are extracted into the cache; captions are read from the tar. The standard library's tarfile takes a
-damaged header for the end of the tar, reads pax headers of any size into memory, and takes four times as long for
-10,000 members, so it is not used. Member names never become paths; links, devices and sparse files are refused. Format:
-POSIX pax, with GNU long names and base-256 sizes.
+Clips and stills are extracted into the cache; captions are read from the tar. The standard library's tarfile reads each
+header, but not the tar: it takes a damaged header for the end, and reads pax headers of any size into memory. Member
+names never become paths; links, devices and sparse files are refused. Format: POSIX pax, with GNU long names and
+base-256 sizes.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,8 @@ _SIZE = re.compile(r"[0-9]{1,18}")
 _PAX_LENGTH = re.compile(rb"([0-9]{1,9}) ")
 _MAX_SIZE = 1 << 60
 """largest size of a member in bytes, larger than any file system"""
+_HEADERS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
+"""headers about the next member, or about all"""
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZ": "bzip2", b"\xfd7": "xz", b"\x28\xb5": "zstd", b"PK": "zip"}
 
 
@@ -73,83 +76,59 @@ def read_member(file: BinaryIO, member: TarMember, chunk_bytes: int = 1 << 20) -
 def _entries(file: BinaryIO, length: int, name: str) -> Iterator[TarMember]:
     long_name, pax, count = "", dict[str, str](), 0
     position = 0
-    while position <= length and len(header := _header(file, position, name)) == _BLOCK:
+    while position <= length and (header := _header(file, position, name)) is not None:
         count += 1
         if count > _MAX_MEMBERS:
             raise DatasetError(f"{name} holds more than {_MAX_MEMBERS} entries. Split it into several.")
-        kind = chr(header[156])
+        kind = header.type
         # The size in a pax header is the size of the next file, not of the next header.
-        size = _number(header[124:136], name) if kind in "xgLK" or "size" not in pax else int(pax["size"])
+        size = header.size if kind in _HEADERS or "size" not in pax else int(pax["size"])
+        if not 0 <= size <= _MAX_SIZE:
+            raise _no_number(name)
         start = position + _BLOCK
         position = start + -(-size // _BLOCK) * _BLOCK
-        if kind in "xL":
+        if kind in (tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME):
             text = _small(file, start, size, name)
-            long_name, pax = (text.rstrip("\0"), pax) if kind == "L" else (long_name, _pax(text, name))
+            long_name, pax = (long_name, _pax(text, name)) if kind == tarfile.XHDTYPE else (text.rstrip("\0"), pax)
             continue
-        if kind in "gK":
+        if kind in _HEADERS:
             continue
-        if kind != "5":
-            own = pax.get("path") or long_name or _name(header)
+        if kind != tarfile.DIRTYPE:
+            own = pax.get("path") or long_name or header.name
             yield TarMember(name=own, offset=start, size=size, refused=_refusal(kind, pax, start + size > length))
         long_name, pax = "", {}
 
 
-def _refusal(kind: str, pax: dict[str, str], cut_off: bool) -> str:
-    if kind in "12":
+def _refusal(kind: bytes, pax: dict[str, str], cut_off: bool) -> str:
+    if kind in (tarfile.LNKTYPE, tarfile.SYMTYPE):
         return "is a link inside the tar; pack the file itself"
-    if kind == "S" or any(key.startswith("GNU.sparse") for key in pax):
+    if kind == tarfile.GNUTYPE_SPARSE or any(key.startswith("GNU.sparse") for key in pax):
         return "is a sparse file; pack it without --sparse"
-    if kind not in "0\0" + "7":
+    if kind not in tarfile.REGULAR_TYPES:
         return "is no regular file"
     return "is cut off: the tar ends before it does; copy the tar again" if cut_off else ""
 
 
-def _header(file: BinaryIO, position: int, name: str) -> bytes:
-    """Returns the next header block; empty at the end of the tar."""
+def _header(file: BinaryIO, position: int, name: str) -> tarfile.TarInfo | None:
+    """Returns the next header; None at the end of the tar."""
     file.seek(position)
     block = file.read(_BLOCK)
-    if position == 0 and (kind := _COMPRESSED.get(block[:2])) is not None and _checksum(block) is None:
-        raise DatasetError(f"{name} is packed with {kind}; only plain .tar files are read. Unpack it first.")
-    if not block.strip(b"\0"):
-        if position == 0:
-            raise DatasetError(f"{name} is empty. Write it again.")
-        return b""
-    if len(block) < _BLOCK or _checksum(block) is None:
+    try:
+        return tarfile.TarInfo.frombuf(block, "utf-8", "replace")
+    except tarfile.HeaderError as error:
+        if position == 0 and (kind := _COMPRESSED.get(block[:2])) is not None:
+            packed = f"{name} is packed with {kind}; only plain .tar files are read. Unpack it first."
+            raise DatasetError(packed) from error
+        if not block.strip(b"\0"):
+            if position == 0:
+                raise DatasetError(f"{name} is empty. Write it again.") from error
+            return None
         what = "is no tar file" if position == 0 else f"is damaged at byte {position}"
-        raise DatasetError(f"{name} {what}. Write it again.")
-    return block
-
-
-def _checksum(block: bytes) -> int | None:
-    """Returns the checksum of a header; None if it is wrong."""
-    total = sum(block[:148]) + 8 * 0x20 + sum(block[156:_BLOCK])
-    try:
-        stated = int(block[148:156].strip(b"\0 ") or b"0", 8)
-    except ValueError:
-        return None
-    return total if total == stated else None
-
-
-def _number(field: bytes, name: str) -> int:
-    """Returns a size field: octal digits, or base-256 if its first bit is set."""
-    try:
-        binary = int.from_bytes(bytes([field[0] & 0x7F]) + field[1:], "big")
-        size = binary if field[0] & 0x80 else int(field.strip(b"\0 ") or b"0", 8)
-    except ValueError as error:
-        raise _no_number(name) from error
-    if not 0 <= size <= _MAX_SIZE:
-        raise _no_number(name)
-    return size
+        raise DatasetError(f"{name} {what}. Write it again.") from error
 
 
 def _no_number(name: str) -> DatasetError:
     return DatasetError(f"{name} is damaged: a size in it is no number. Write it again.")
-
-
-def _name(header: bytes) -> str:
-    own = header[:100].split(b"\0", 1)[0]
-    prefix = header[345:500].split(b"\0", 1)[0] if header[257:263] == b"ustar\0" else b""
-    return (prefix + b"/" + own if prefix else own).decode("utf-8", "replace")
 
 
 def _small(file: BinaryIO, start: int, size: int, name: str) -> str:

@@ -5,17 +5,7 @@ This room reads the training settings; importers/trainers reads the dataset sett
 
 from __future__ import annotations
 
-from .foreign_job import SPLIT
 from .graph import api_graph, canvas_graph, note_lines
 from .read import TRAINERS, UnknownSettingsError, read_job, read_texts
 
-__all__ = [
-    "SPLIT",
-    "TRAINERS",
-    "UnknownSettingsError",
-    "api_graph",
-    "canvas_graph",
-    "note_lines",
-    "read_job",
-    "read_texts",
-]
+__all__ = ["TRAINERS", "UnknownSettingsError", "api_graph", "canvas_graph", "note_lines", "read_job", "read_texts"]

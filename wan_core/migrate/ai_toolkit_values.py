@@ -12,21 +12,8 @@ from .foreign_job import UNKNOWN_MODEL, ForeignJob
 from .keys import CHANGED, NOT_STATED, Changed, Without, shown
 from .learning import optimizer as known_optimizer
 from .learning import quantized
-from .models import KINDS, model_file
+from .models import kind_of, model_file
 
-_ARCHS = {
-    "wan21": "T2V-14B",
-    "wan21:1b": "T2V-1.3B",
-    "wan21:14b": "T2V-14B",
-    "wan21_i2v": "I2V-14B-480P",
-    "wan21_i2v:14b": "I2V-14B-720P",
-    "wan21_i2v:14b480p": "I2V-14B-480P",
-    "wan22_14b": "T2V-A14B",
-    "wan22_14b:t2v": "T2V-A14B",
-    "wan22_14b_i2v": "I2V-A14B",
-    "wan22_5b": "TI2V-5B",
-    "wan22_5b:t2i": "TI2V-5B",
-}
 _TIMESTEPS = {
     "sigmoid": ("sigmoid", 0.0, ""),
     "linear": ("uniform", 1.0, "evenly, without a shift"),
@@ -45,7 +32,7 @@ def min_snr(value: float, _job: ForeignJob) -> Any:
 def arch(value: str, job: ForeignJob) -> None:
     if not value.startswith("wan"):
         raise ConfigError(f"{job.source} trains {value[:40]!r}. Only Wan models are trained here.")
-    job.kind = KINDS.get(_ARCHS.get(value, ""))
+    job.kind = kind_of(value)
 
 
 def path(value: str, job: ForeignJob) -> Any:
@@ -91,7 +78,7 @@ def rate(value: float, job: ForeignJob) -> Any:
 def turns(value: int, job: ForeignJob) -> Any:
     if "low_noise_model" not in job.values["LoadWanModel"]:
         return Without("one model is trained")
-    job.put("WanTrainSettings.expert_order", "alternating")
+    job.put("expert_order", "alternating")
     return Changed(value, "with expert_order alternating; high first needs no model swaps") if value else None
 
 
@@ -117,9 +104,9 @@ def targets(value: Any, job: ForeignJob) -> Any:
         if name == "only_if_contains":
             lines = [f".*{part}.*" for part in parts]
         else:
-            before = str(job.of("WanTrainSettings.lora_targets")).splitlines() or LoraConfig.targets
+            before = str(job.of("lora_targets")).splitlines() or LoraConfig.targets
             lines = [f"(?!.*(?:{'|'.join(parts)})){line}" for line in before]
-        job.put("WanTrainSettings.lora_targets", "\n".join(lines))
+        job.put("lora_targets", "\n".join(lines))
         key = f"network_kwargs {name} {shown(said)}"
         job.now.change("{key} -> lora_targets, by the original names", key=key)
     return None
@@ -145,18 +132,14 @@ def _original(part: str) -> str:
     return pattern
 
 
-def full_rank(kind: str) -> Any:
-    """Returns a reader of the flag for a complete second matrix, for which the rank has no effect."""
-
-    def read(value: bool, job: ForeignJob) -> Any:
-        if not value:
-            return None
-        if job.of("WanTrainSettings.adapter") != kind:
-            return Without(filled("only {schedule} reads it", schedule=kind))
-        job.put("TrainLoRA.alpha", 0.0)
-        return Changed(1024, "the largest value here")
-
-    return read
+def full_rank(value: bool, job: ForeignJob) -> Any:
+    """Reads the flag for a complete second matrix, for which the rank has no effect."""
+    if not value:
+        return None
+    if job.of("adapter") != "LoKr":
+        return Without(filled("only {schedule} reads it", schedule="LoKr"))
+    job.put("alpha", 0.0)
+    return Changed(1024, "the largest value here")
 
 
 def optimizer(value: Any, job: ForeignJob) -> Any:
@@ -170,16 +153,16 @@ def optimizer(value: Any, job: ForeignJob) -> Any:
         named = {"type", "name", "lr", "params", "optimizer_params"}
         given = {**{key: said for key, said in inside.items() if key not in named}, **more, **given}
         if "lr" in inside and "lr" not in train:
-            job.put("TrainLoRA.learning_rate", float(inside["lr"]))
+            job.put("learning_rate", float(inside["lr"]))
             job.now.take(f"optimizer lr {shown(inside['lr'])} -> learning_rate {float(inside['lr']):g}")
         value = inside.get("type") or inside.get("name") or "adamw"
     if not isinstance(value, str):
         raise ConfigError(f"{job.source}: optimizer is {shown(value)!r}; it must be text, or a table with its type.")
     given = {name: number(said) for name, said in given.items()}
     made = known_optimizer(value, given, job)
-    if "eps" not in given and str(job.of("WanTrainSettings.optimizer")).startswith(("adamw", "prodigy")):
+    if "eps" not in given and str(job.of("optimizer")).startswith(("adamw", "prodigy")):
         made = made.value if isinstance(made, Changed) else made
-        job.put("WanTrainSettings.adam_epsilon", 1e-6)
+        job.put("adam_epsilon", 1e-6)
         return Changed(made, "with adam_epsilon 1e-06, ai-toolkit's own")
     return made
 
@@ -202,9 +185,9 @@ def ema(value: Any, job: ForeignJob) -> Any:
 def timestep_type(value: str, job: ForeignJob) -> Any:
     ours, shift, why = _TIMESTEPS.get(value, ("sigmoid", 0.0, "it is unknown here"))
     if shift:
-        job.put("WanTrainSettings.discrete_flow_shift", shift)
+        job.put("discrete_flow_shift", shift)
     if value == "weighted":
-        job.put("WanTrainSettings.loss_weighting", "bell")
+        job.put("loss_weighting", "bell")
     return Changed(ours, why) if why else ours
 
 
@@ -222,7 +205,7 @@ def prompts(value: Any, job: ForeignJob) -> Any:
     lines = [_line(one) for one in cast("list[Any]", value if isinstance(value, list) else [value])]
     trigger = str(job.said("trigger_word") or "")
     if trigger and any("[trigger]" in line for line in lines):
-        job.put("WanPreviewSettings.trigger_word", trigger)
+        job.put("preview.trigger_word", trigger)
     lines = lines if trigger else [line.replace("[trigger]", "").strip() for line in lines]
     return "\n".join(line for line in lines if line)
 

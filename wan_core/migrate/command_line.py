@@ -29,7 +29,7 @@ _PATHS = frozenset(
     )
 )
 """options with a path, of which only the last part must be known"""
-_WITH_VALUE = {name for key in KEYS for name in key.names.split()} - FLAGS
+_WITH_VALUE = {name for key in KEYS if key.at for name in key.names.split()} - FLAGS
 
 _SCRIPT = "wan_train_network"
 """musubi-tuner's training script"""
@@ -63,10 +63,8 @@ class Command:
     settings: dict[str, Any]
     unset: dict[str, str] = field(default_factory=dict[str, str])
     """option -> text of a value that the script does not define"""
-
     loose: list[str] = field(default_factory=list[str])
     """words that belong to no option"""
-
     cut: list[str] = field(default_factory=list[str])
     """options after the end of the command"""
 

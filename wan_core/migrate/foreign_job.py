@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..config import names_on_nodes, settings_of
 from ..importers import Ledger
 from ..load import ModelPlan
-from ..lora import FrozenLora, LoraConfig
+from ..lora import LoraConfig
 from ..precision import QuantizeConfig
 from ..sampler import SampleConfig
 from ..train import TrainConfig
@@ -28,12 +28,24 @@ _CONFIGS = {
     TRAINER: (TrainConfig, LoraConfig),
 }
 """node id -> configs with the defaults of the widgets"""
+_SHORT = {"preview": PREVIEW}
+_ON_TRAINER = frozenset(
+    ("run_name", "steps", "learning_rate", "rank", "alpha", "seed", "blocks_to_swap", "save_every_n_steps",
+     "preview_every_n_steps", "start_from_lora", "expert")
+)  # fmt: skip
 _ADAPTER = {
     shown: name
     for shown, name in names_on_nodes(LoraConfig).items()
     if name not in ("rank", "alpha", "targets", "rank_patterns")
 }
 """widget of Wan Train Settings -> field of LoraConfig"""
+
+
+def place_of(at: str) -> tuple[str, str]:
+    """Returns node id and widget of "LoadWanModel.attention" or "preview.seed"; a name alone is of Train Wan LoRA or
+    Wan Train Settings."""
+    node, _, widget = at.rpartition(".")
+    return _SHORT.get(node, node) or (TRAINER if widget in _ON_TRAINER else SETTINGS), widget
 
 
 @dataclass(frozen=True)
@@ -60,9 +72,10 @@ class ForeignJob:
     """account of the complete file"""
     now: Ledger = field(init=False)
     """account of the section being read"""
+    reading: tuple[str, str] = "", ""
+    """(name, widget) of the key being read"""
     values: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
     """node id -> widget -> value; other widgets keep their defaults"""
-
     data: str = ""
     """path of the dataset settings, as written in the settings"""
     frozen: list[tuple[str, float]] = field(default_factory=list[tuple[str, float]])
@@ -72,23 +85,18 @@ class ForeignJob:
     kind: Kind | None = None
     expert: str = ""
     """the trained expert: "high", "low" or "both"; "" if unknown"""
-
     unset: dict[str, str] = field(default_factory=dict[str, str])
     """key -> text of a value that the file does not define"""
-
     huge_rank: int = 0
     """the rank of the settings if it is above 1024, else 0"""
-
     epochs: tuple[str, int] | None = None
     """(key, epochs), if the length of the run is in epochs"""
-
     every_epochs: dict[str, tuple[str, float]] = field(default_factory=dict[str, tuple[str, float]])
     """widget -> (key, epochs), for intervals in epochs"""
     clips: int = 0
     """clips per epoch, repeats included; 0: unknown"""
     mended: list[str] = field(default_factory=list[str])
     """the corrected settings, as sentences"""
-
     hints: list[str] = field(default_factory=list[str])
     """the remaining tasks of the user, as sentences"""
 
@@ -102,8 +110,8 @@ class ForeignJob:
         self.hints.append(filled(template, **values))
 
     def put(self, at: str, value: Any) -> None:
-        """Sets a widget; `at`: such as "TrainLoRA.rank"."""
-        node, _, widget = at.partition(".")
+        """Sets a widget; `at`: as in `place_of`."""
+        node, widget = place_of(at)
         self.values.setdefault(node, {})[widget] = value
 
     def said(self, key: str) -> Any:
@@ -112,7 +120,7 @@ class ForeignJob:
 
     def of(self, at: str) -> Any:
         """Returns the value of a widget; the default if the job does not set it."""
-        node, _, widget = at.partition(".")
+        node, widget = place_of(at)
         return self.values.get(node, {}).get(widget, default_of(at))
 
     @property
@@ -124,8 +132,8 @@ class ForeignJob:
         settings = self.values.get(SETTINGS, {})
         targets = tuple(line.strip() for line in settings.get("lora_targets", "").splitlines() if line.strip())
         return LoraConfig(
-            rank=self.of("TrainLoRA.rank"),
-            alpha=self.of("TrainLoRA.alpha"),
+            rank=self.of("rank"),
+            alpha=self.of("alpha"),
             targets=targets or LoraConfig.targets,
             **{name: settings[shown] for shown, name in _ADAPTER.items() if shown in settings},
         )
@@ -135,25 +143,6 @@ class ForeignJob:
         if listed := known.get("timestep_list"):
             known["timestep_list"] = [float(number) for number in listed.split(",")]
         return TrainConfig.from_dict({name: value for name, value in known.items() if name in settings_of(TrainConfig)})
-
-    def model(self, plan: ModelPlan) -> ModelPlan:
-        """Returns `plan` with the job's settings, but the plan's own files and placement."""
-        loader = self.values.get(LOADER, {})
-        named: dict[str, Any] = {name: loader[name] for name in ("base_precision", "attention") if name in loader}
-        if QUANTIZE in self.values:
-            named["quantize"] = QuantizeConfig.from_dict(self.values[QUANTIZE])
-        low = bool(plan.low_noise_file)
-        added = [
-            FrozenLora(
-                file=f"loras:{file}",
-                strength=strength,
-                low_noise_file=f"loras:{file}" if low else "",
-                low_noise_strength=strength,
-                preview_strength=self.in_previews.get(file, 1.0),
-            )
-            for file, strength in self.frozen
-        ]
-        return replace(plan, **named, loras=(*plan.loras, *added))
 
     def account(self) -> Mapping[str, list[str]]:
         """Returns title -> sentences of the account, without empty titles."""
@@ -165,7 +154,7 @@ class ForeignJob:
 
 def default_of(at: str) -> Any:
     """Returns the default of a setting's widget; None for other widgets."""
-    node, _, widget = at.partition(".")
+    node, widget = place_of(at)
     for config in _CONFIGS.get(node, ()):
         if name := names_on_nodes(config).get(widget):
             return "" if widget == "lora_targets" else settings_of(config)[name].default

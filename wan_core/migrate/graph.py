@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 import json
-from itertools import pairwise
+from collections.abc import Iterable
 from typing import Any
 
 from .. import __version__
 from ..canvas import note_node, workflow_document, workflow_node
 from ..words import filled
-from .foreign_job import (
-    CUTTING,
-    DATA,
-    FROZEN,
-    LOADER,
-    PREVIEW,
-    QUANTIZE,
-    SETTINGS,
-    SLIDER,
-    SPLIT,
-    TRAINER,
-    ForeignJob,
-)
+from .foreign_job import CUTTING, DATA, FROZEN, LOADER, PREVIEW, QUANTIZE, SETTINGS, SLIDER, SPLIT, TRAINER, ForeignJob
 from .models import base_name
 
 CACHE, VISION = "CacheLatents", "CLIPVisionLoader"
@@ -102,7 +90,8 @@ def note_lines(job: ForeignJob) -> list[str]:
 
 def api_graph(job: ForeignJob) -> dict[str, Any]:
     """Returns the graph in API form, with the widgets that the job sets; others keep their defaults."""
-    values, links = _values(job), _links(job)
+    values = _values(job)
+    links = _links(values)
     ids = {node: str(number) for number, node in enumerate(values, 1)}
     return {
         ids[node]: {
@@ -115,7 +104,8 @@ def api_graph(job: ForeignJob) -> dict[str, Any]:
 
 def canvas_graph(job: ForeignJob) -> dict[str, Any]:
     """Returns a workflow for the canvas, with the account in a note."""
-    values, links = _values(job), _links(job)
+    values = _values(job)
+    links = _links(values)
     ids = {node: number for number, node in enumerate(values, 1)}
     drawn: list[list[Any]] = []
     nodes = [_canvas_node(node, widgets, links[node], ids, drawn) for node, widgets in values.items()]
@@ -134,10 +124,11 @@ def _values(job: ForeignJob) -> dict[str, dict[str, Any]]:
         low = {"low_noise_lora": file, "strength_low_noise": strength} if job.is_pair else {}
         share = {"preview_strength": job.in_previews[file]} if file in job.in_previews else {}
         given[f"{FROZEN} {number}"] = {"lora": file, "strength": strength, **low, **share}
-    chain = [LOADER, *(node for node in given if _kind(node) == FROZEN), QUANTIZE, SPLIT]
-    wanted = [*chain, CUTTING, DATA, "VAELoader", "CLIPLoader", VISION, CACHE, SETTINGS, PREVIEW, TRAINER]
+    frozen = [node for node in given if _kind(node) == FROZEN]
+    clips = (CUTTING, DATA, "VAELoader", "CLIPLoader", VISION, CACHE)
     if SLIDER in given:  # A slider has pairs of prompts in place of clips.
-        wanted = [*chain, "VAELoader", "CLIPLoader", SLIDER, SETTINGS, PREVIEW, TRAINER]
+        clips = ("VAELoader", "CLIPLoader", SLIDER)
+    wanted = [LOADER, *clips, *frozen, QUANTIZE, SPLIT, SETTINGS, PREVIEW, TRAINER]
     optional = {QUANTIZE, SPLIT, CUTTING, PREVIEW, VISION} - given.keys()
     if job.kind is not None and job.kind.reads_clip:
         optional.discard(VISION)
@@ -149,29 +140,14 @@ def _kind(node: str) -> str:
     return node.partition(" ")[0]
 
 
-def _links(job: ForeignJob) -> dict[str, dict[str, Link]]:
-    """Returns node -> linked input -> source."""
-    there = _values(job)
-    chain = [node for node in there if _kind(node) in (LOADER, FROZEN, QUANTIZE, SPLIT)]
-    found: dict[str, dict[str, Link]] = {node: {} for node in there}
-    for before, node in pairwise(chain):
-        found[node]["model"] = (before, 0)
-    if SLIDER in there:
-        found[SLIDER] |= {"model": (LOADER, 0), "clip": ("CLIPLoader", 0)}
-    else:
-        found[DATA]["model"] = (LOADER, 0)
-        found[CACHE] |= {"dataset": (DATA, 0), "vae": ("VAELoader", 0), "clip": ("CLIPLoader", 0)}
-    if CUTTING in there:
-        found[DATA]["settings"] = (CUTTING, 0)
-    cache = SLIDER if SLIDER in there else CACHE
-    found[TRAINER] |= {"model": (chain[-1], 0), "cache": (cache, 0), "vae": ("VAELoader", 0), "settings": (SETTINGS, 0)}
-    if PREVIEW in there:
-        found[PREVIEW]["clip"] = ("CLIPLoader", 0)
-        found[TRAINER]["validation"] = (PREVIEW, 0)
-    if VISION in there:
-        for node in (CACHE, PREVIEW):
-            if node in there:
-                found[node]["clip_vision"] = (VISION, 0)
+def _links(nodes: Iterable[str]) -> dict[str, dict[str, Link]]:
+    """Returns node -> linked input -> source: the nearest node before it with an output of that type."""
+    nearest: dict[str, Link] = {}
+    found: dict[str, dict[str, Link]] = {}
+    for node in nodes:
+        sockets, outputs = NODES[_kind(node)]
+        found[node] = {name: nearest[kind] for name, kind in sockets.items() if kind in nearest}
+        nearest |= {kind: (node, slot) for slot, (_, kind) in enumerate(outputs)}
     return found
 
 

@@ -7,14 +7,15 @@ generated from the tables.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..errors import ConfigError
 from ..importers import Ledger
+from ..importers.trainers.ledger import TYPE_WORDS, short
 from ..words import filled
-from .foreign_job import LOADER, UNKNOWN_MODEL, ForeignJob, default_of
+from .foreign_job import LOADER, UNKNOWN_MODEL, ForeignJob, default_of, place_of
 
 _NOT_SET = re.compile(r"\$\{?[A-Za-z_]|^@[A-Za-z_]\w*@$|\$\(|%[A-Za-z_]\w*%|\{\{?[A-Za-z_ ][^{}]*\}")
 """placeholders of shells, cmd and templates"""
@@ -27,7 +28,6 @@ _MAY_HOLD = frozenset(
 """keys whose texts may contain placeholder characters such as $ and % as ordinary text"""
 CHANGED = "{said} -> {made}: {why}"
 NOT_STATED = "{key} is not set: {value}, the default of {trainer}"
-READ_BY_NODE = "read by Wan Dataset From File"
 _SECRET = re.compile(r"api_key|token$|password|secret|webhook_url")
 
 
@@ -50,20 +50,15 @@ class Without:
 class Key:
     names: str
     """the key, then its older names, separated by blanks"""
-
     at: str = ""
-    """the widget, such as "TrainLoRA.rank"; "" for none"""
-
+    """the widget, as in `place_of`; "" for none"""
     note: str = ""
     """the reason for a difference, or for a missing widget; shown in the docs, and in the account if the key is
     dropped"""
-
     kind: type = str
     """type of the value"""
-
     own: Any = None
     """the trainer's default; None if it is the same as here"""
-
     read: Callable[[Any, ForeignJob], Any] | None = None
     """converts the value; returns a value, `Changed`, `Without`, or None if it has set all widgets itself"""
 
@@ -73,8 +68,18 @@ class Key:
 
 
 def drops(names: str, note: str = "") -> tuple[Key, ...]:
-    """Returns keys without a widget. Keys without a `note` have no effect on results."""
+    """Returns keys without a widget; "x_*": all others that begin so. Without a `note` they change no result."""
     return tuple(Key(name, note=note) for name in names.split())
+
+
+def same(kind: type, names: str) -> tuple[Key, ...]:
+    """Returns keys whose widgets have their names."""
+    return tuple(Key(name, name, kind=kind) for name in names.split())
+
+
+def also(names: str, at: str, note: str = "") -> tuple[Key, ...]:
+    """Returns keys whose values the `read` of another key reads."""
+    return tuple(Key(name, at, note, object, read=lambda _value, _job: None) for name in names.split())
 
 
 def ledger_of(where: str, section: Mapping[str, Any]) -> Ledger:
@@ -87,7 +92,7 @@ def ledger_of(where: str, section: Mapping[str, Any]) -> Ledger:
 def take_over(keys: Iterable[Key], job: ForeignJob, ledger: Ledger) -> None:
     """Sets the widgets of `job` from the keys in `ledger`, and records the result for each key."""
     job.now = ledger
-    for key in keys:
+    for key in _with_members(keys, ledger):
         name = next((name for name in key.names.split() if name in ledger or name in job.unset), "")
         if not name and key.own is None:
             continue
@@ -105,8 +110,31 @@ def take_over(keys: Iterable[Key], job: ForeignJob, ledger: Ledger) -> None:
             continue
         given: Any = ledger.get(name, object, None) if stated else key.own
         value = _as(key.kind, given, f"{ledger.where}: {name}")
+        job.reading = name, key.at
         made = key.read(value, job) if key.read else value
         _record(key, name, value, made, job, ledger, stated=stated)
+
+
+def take_over_tables(tables: Mapping[str, tuple[Key, ...]], job: ForeignJob) -> None:
+    """Sets the widgets of `job` from its file and the tables in it. `tables`: name, "" for the file, -> keys."""
+    take_over(tables[""], job, job.ledger)
+    for name in [name for name in tables if name and name in job.ledger]:
+        inner = ledger_of(f"{job.source}, {name}", job.ledger.get(name, dict, {}))
+        take_over(tables[name], job, inner)
+        job.ledger.absorb(inner, name)
+
+
+def _with_members(keys: Iterable[Key], ledger: Ledger) -> Iterator[Key]:
+    """Yields keys, and for each "x_*" the keys in `ledger` that it stands for."""
+    listed = tuple(keys)
+    known = {name for key in listed for name in key.names.split()}
+    for key in listed:
+        start = key.names.removesuffix("*")
+        if start == key.names:
+            yield key
+        else:
+            others = (name for name in ledger.names() if name not in known)
+            yield from (replace(key, names=name) for name in others if name.startswith(start))
 
 
 def _record(key: Key, name: str, value: Any, made: Any, job: ForeignJob, ledger: Ledger, *, stated: bool) -> None:
@@ -120,12 +148,12 @@ def _record(key: Key, name: str, value: Any, made: Any, job: ForeignJob, ledger:
             ledger.drop(name, made.why)
     elif isinstance(made, Changed):
         job.put(key.at, made.value)
-        ledger.change(CHANGED, said=said, made=f"{_widget(key.at)} {shown(made.value)}", why=made.why)
+        ledger.change(CHANGED, said=said, made=f"{place_of(key.at)[1]} {shown(made.value)}", why=made.why)
     else:
         job.put(key.at, made)
         if not stated and made == default_of(key.at):
             return
-        widget = _widget(key.at)
+        widget = place_of(key.at)[1]
         if stated and widget == name and made == value:
             ledger.take(said)
         else:
@@ -135,12 +163,7 @@ def _record(key: Key, name: str, value: Any, made: Any, job: ForeignJob, ledger:
 def shown(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
-    text = f"{value:g}" if isinstance(value, float) else str(value).replace("\n", " ")
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def _widget(at: str) -> str:
-    return at.partition(".")[2]
+    return f"{value:g}" if isinstance(value, float) else short(value)
 
 
 def _is_unset(name: str, job: ForeignJob, ledger: Ledger) -> bool:
@@ -172,14 +195,17 @@ def if_so(choice: str) -> Callable[[bool, ForeignJob], str | None]:
     return lambda value, _job: choice if value else None
 
 
-def every(widget: str, key: str) -> Callable[[float, ForeignJob], None]:
-    """Returns a reader of an interval in epochs, which `settle` converts to steps."""
+def every(value: float, job: ForeignJob) -> None:
+    """Reads an interval in epochs, which `settle` converts to steps."""
+    name, at = job.reading
+    if value:
+        job.every_epochs[at] = (name, value)
 
-    def read(value: float, job: ForeignJob) -> None:
-        if value:
-            job.every_epochs[widget] = (key, value)
 
-    return read
+def dataset(value: str, job: ForeignJob) -> None:
+    """Reads the path of the dataset settings."""
+    job.data = value
+    job.ledger.take("{said}: {why}", said=f"{job.reading[0]} {value:.80}", why="read by Wan Dataset From File")
 
 
 def base_precision(value: str, _job: ForeignJob) -> Changed | None:
@@ -190,14 +216,6 @@ def base_precision(value: str, _job: ForeignJob) -> Changed | None:
 
 
 _TRUE, _FALSE = {"true", "1", "yes", "on"}, {"false", "0", "no", "off", "none", ""}
-_WORDS: dict[type, str] = {
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    list: "a list",
-    dict: "a table",
-    str: "text",
-}
 
 
 def _as(kind: type, value: Any, where: str) -> Any:
@@ -220,4 +238,4 @@ def _as(kind: type, value: Any, where: str) -> Any:
             return value
     except (TypeError, ValueError, KeyError, OverflowError):
         pass
-    raise ConfigError(f"{where} is {str(value)[:60]!r}; it must be {_WORDS.get(kind, kind.__name__)}.")
+    raise ConfigError(f"{where} is {str(value)[:60]!r}; it must be {TYPE_WORDS.get(kind, kind.__name__)}.")

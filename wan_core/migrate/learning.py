@@ -11,6 +11,7 @@ from ..packages import named_optimizer
 from ..words import filled
 from .foreign_job import ForeignJob
 from .keys import Changed, Without, shown
+from .models import base_name
 
 _FLOAT32 = "the LoRA's weights are float32 here, so nothing is lost between steps"
 _TORCHAO_FLOAT32 = "torchao's; the LoRA's weights are float32 here, so nothing is lost between steps"
@@ -32,11 +33,7 @@ _OPTIMIZERS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "adamw8bit": ("adamw8bit", _TORCHAO, {}),
     "bnbadamw8bit": ("bnb_adamw8bit", "", {}),
     **dict.fromkeys(("bnbadamw8bitpaged", "bnbpagedadamw8bit", "pagedadamw8bit"), ("bnb_paged_adamw8bit", "", {})),
-    "adamw8bitkahan": (
-        "adamw8bit",
-        _TORCHAO_FLOAT32,
-        {},
-    ),
+    "adamw8bitkahan": ("adamw8bit", _TORCHAO_FLOAT32, {}),
     "aoadamw8bit": ("adamw8bit", "", {}),
     "aoadamw4bit": ("adamw4bit", "", {}),
     "aoadamfp8": ("adamwfp8", "", {}),
@@ -111,29 +108,29 @@ def optimizer(name: str, arguments: Mapping[str, Any], job: ForeignJob, *, libra
     word = word.replace("torch.optim.", "torch").replace("bitsandbytes.optim.", "bnb")
     ours, why, own = _OPTIMIZERS.get(word, ("", "", {}))
     if word == "offload":
-        job.put("WanTrainSettings.offload_optimizer", True)
+        job.put("offload_optimizer", True)
         job.now.take(f"type {name} -> offload_optimizer")
     kind = _CLASSES.get(word) or (name if "." in name else f"{library}.{name}" if library else "")
     if not ours and word.startswith(_NONE):
         ours, why = "adamw", "it has no counterpart here"
     elif not ours and any(named_optimizer(kind)):
         ours, why = "custom", filled("the class {name}, which needs its package", name=kind)
-        job.put("WanTrainSettings.optimizer_class", kind)
+        job.put("optimizer_class", kind)
     elif not ours:
         ours, why = "adamw", "it is unknown here"
     given = dict(arguments)
     if ours == "adafactor" and all(given.get(name) is False for name in ("scale_parameter", "relative_step")):
         kind = _RECIPES[ours]
         ours, why, own = "custom", filled("the class {name}, which needs its package", name=kind), {}
-        job.put("WanTrainSettings.optimizer_class", kind)
+        job.put("optimizer_class", kind)
         given = _of_adafactor(given)
     _arguments({**own, **given}, ours, set(given), job)
-    if ours == "prodigy" and job.of("TrainLoRA.learning_rate") < 0.1:
+    if ours == "prodigy" and job.of("learning_rate") < 0.1:
         job.mend(
             "learning_rate {rate} -> 1: Prodigy finds the rate itself, and this is a factor of it",
-            rate=f"{job.of('TrainLoRA.learning_rate'):g}",
+            rate=f"{job.of('learning_rate'):g}",
         )
-        job.put("TrainLoRA.learning_rate", 1.0)
+        job.put("learning_rate", 1.0)
     return Changed(ours, why) if why else ours
 
 
@@ -151,12 +148,12 @@ def _arguments(given: Mapping[str, Any], ours: str, stated: set[str], job: Forei
     table = next((key for key in _TABLES if key in job.now), "")
     for name, value in given.items():
         if name == "weight_decay":
-            job.put("WanTrainSettings.weight_decay", float(value))
+            job.put("weight_decay", float(value))
         elif name == "betas" and ours in _BETAS:
-            job.put("WanTrainSettings.adam_beta1", float(value[0]))
-            job.put("WanTrainSettings.adam_beta2", float(value[1]))
+            job.put("adam_beta1", float(value[0]))
+            job.put("adam_beta2", float(value[1]))
         elif name == "eps" and ours in _BETAS and not isinstance(value, list | tuple):
-            job.put("WanTrainSettings.adam_epsilon", float(value))
+            job.put("adam_epsilon", float(value))
         elif name in _DROPPED:
             if name in stated - {"lr", "type"} and name in job.ledger:
                 job.ledger.drop(name)
@@ -170,7 +167,7 @@ def _arguments(given: Mapping[str, Any], ours: str, stated: set[str], job: Forei
             taken.append(f"{takes}={value}")
             job.now.take(f"{table} {name} -> optimizer_args {taken[-1]}" if table else f"{name} -> {taken[-1]}")
     if taken:
-        job.put("WanTrainSettings.optimizer_args", ", ".join(taken))
+        job.put("optimizer_args", ", ".join(taken))
     if rest:
         job.hint(
             "optimizer {name} does not get {arguments}, because its arguments may have other names here. See "
@@ -229,14 +226,8 @@ def scheduler(value: str, _job: ForeignJob) -> Any:
 
 
 _ADAPTERS = {
-    "lora": "LoRA",
-    "lora_wan": "LoRA",
-    "standard": "LoRA",
-    "locon": "LoRA",
-    "dora": "DoRA",
-    "lokr": "LoKr",
-    "loha": "LoHa",
-    "oft": "OFT",
+    **dict.fromkeys(("lora", "lora_wan", "standard", "locon"), "LoRA"),
+    **{name.lower(): name for name in ("DoRA", "LoKr", "LoHa", "OFT")},
 }
 
 
@@ -251,18 +242,16 @@ def adapter(value: str, _job: ForeignJob) -> Any:
 
 def copies(value: int, _job: ForeignJob) -> Any:
     """Converts the processes of a launcher to a copy of the model per GPU."""
-    return (
-        Changed("copy per GPU", filled("{n} copies; set devices where there are more GPUs", n=value))
-        if value > 1
-        else None
-    )
+    if value < 2:
+        return None
+    return Changed("copy per GPU", filled("{n} copies; set devices where there are more GPUs", n=value))
 
 
 def only_for(schedule: str) -> Callable[[Any, ForeignJob], Any]:
     """Returns a `read` function for a value that only one schedule uses."""
 
     def read(value: Any, job: ForeignJob) -> Any:
-        there = job.of("WanTrainSettings.lr_scheduler") == schedule
+        there = job.of("lr_scheduler") == schedule
         return value if there else Without(filled("only {schedule} reads it", schedule=schedule))
 
     return read
@@ -293,9 +282,8 @@ def quantized(value: str, job: ForeignJob) -> Any:
 
 
 def rank_of(value: int, job: ForeignJob) -> Any:
-    """Returns the rank, at most 1024; in LyCORIS, a rank above 1024 stands for complete matrices."""
-    kind = job.of("WanTrainSettings.adapter")
-    if value <= 1024 or kind not in ("LoKr", "LoHa"):
+    """Returns the rank, at most 1024; in LyCORIS, a higher rank stands for complete matrices."""
+    if value <= 1024 or job.of("adapter") not in ("LoKr", "LoHa"):
         return value
     job.huge_rank = value
     return Changed(1024, "the largest value here")
@@ -306,8 +294,17 @@ def alpha_of(value: float, job: ForeignJob) -> Any:
     scale."""
     if not job.huge_rank:
         return value
-    whole = job.of("WanTrainSettings.adapter") == "LoKr"
+    whole = job.of("adapter") == "LoKr"
     return Changed(0.0 if whole else value * 1024 / job.huge_rank, "the LoRA has the same scale as with the rank there")
+
+
+def at_least_0(value: int, _job: ForeignJob) -> int:
+    return max(0, value)
+
+
+def last_folder(value: str, _job: ForeignJob) -> Changed:
+    """Returns the run's name by its folder."""
+    return Changed(run_name(base_name(value.rstrip("/\\"))), "runs are in output/wan_trainer")
 
 
 def run_name(value: str) -> str:

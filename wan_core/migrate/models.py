@@ -56,9 +56,9 @@ _RULES = (
     (r"vace.*1\.3b", "VACE-1.3B"),
     (r"vace", "VACE-14B"),
     (r"flf2v", "FLF2V-14B"),
-    (r"i2v.*720|720.*i2v", "I2V-14B-720P"),
+    (r"i2v.*720|720.*i2v|wan21_i2v:14b$", "I2V-14B-720P"),
     (r"i2v", "I2V-14B-480P"),
-    (r"1\.3b|(^|_)1b", "T2V-1.3B"),
+    (r"1\.3b|(^|[_:])1b", "T2V-1.3B"),
     (r"14b|wan", "T2V-14B"),
 )
 """(pattern, kind of model): the first match applies; "" is a model whose file name in ComfyUI is unknown"""
@@ -102,6 +102,12 @@ def said_kind(value: str, job: ForeignJob) -> None:
 def base_name(path: str) -> str:
     """Returns the last part of a path of either system."""
     return PureWindowsPath(path).name if "\\" in path else PurePosixPath(path).name
+
+
+def lora_file(value: str, _job: ForeignJob) -> str:
+    """Returns the file name of a LoRA, which is in ComfyUI's loras folder."""
+    name = base_name(value).removesuffix(".safetensors")
+    return f"{name}.safetensors" if name else ""
 
 
 def expert_shown(path: str, lowest: float = 0.0, highest: float = 1000.0) -> str:
@@ -155,6 +161,12 @@ def model_file(value: str, job: ForeignJob, expert: str = "") -> str | Changed |
     return Changed(kind.low_noise_file if expert == "low" else kind.file, "the file that ComfyUI has it in")
 
 
+def model_unless_set(value: str, job: ForeignJob) -> str | Changed | Without | None:
+    """Sets the model by its repository or folder, if another key did not name its file."""
+    job.kind = job.kind or kind_of(value)
+    return None if job.values.get(LOADER, {}).get("diffusion_model") else model_file(value, job)
+
+
 def _is_file(name: str) -> bool:
     """Returns whether a name is one model file, not a shard or a generic name."""
     name = name.lower()
@@ -189,10 +201,10 @@ def text_encoder(value: str, _job: ForeignJob) -> str | Changed:
 _MOST_LORAS = 8
 
 
-def _add_lora(key: str, file: Any, strength: Any, job: ForeignJob, in_previews: float = 1.0) -> None:
+def _add_lora(file: Any, strength: Any, job: ForeignJob, in_previews: float = 1.0) -> None:
     """Adds a frozen LoRA; a repository becomes a hint. `in_previews`: strength in previews as a multiple of
     `strength`."""
-    name, times = base_name(str(file)), 1.0 if strength is None else float(strength)
+    key, name, times = job.reading[0], base_name(str(file)), 1.0 if strength is None else float(strength)
     if not name.lower().endswith(".safetensors"):
         job.now.change("{key} -> skipped: it names no file", key=f"{key} {str(file)[:80]}")
         job.hint("put the file of {file} into models/loras, and add it with Add Frozen LoRA", file=str(file)[:80])
@@ -211,13 +223,13 @@ def merged(value: Any, job: ForeignJob) -> None:
     strengths = job.said("base_weights_multiplier")
     for file, strength in zip_longest(_listed(value), _listed(strengths)):
         if file is not None:
-            _add_lora("base_weights", file, strength, job)
+            _add_lora(file, strength, job)
 
 
 def fused(value: Any, job: ForeignJob) -> None:
     """Adds diffusion-pipe's fused LoRAs: tables with a path and a weight."""
     for entry in _listed(value):
-        _add_lora("fuse_adapters", entry["path"], entry.get("weight"), job)
+        _add_lora(entry["path"], entry.get("weight"), job)
 
 
 def assistant(value: str, job: ForeignJob) -> None:
@@ -225,16 +237,17 @@ def assistant(value: str, job: ForeignJob) -> None:
     if str(job.said("disable_assistant_lora") or "").lower() != "true":
         strength, previews = job.said("assistant_lora_strength"), job.said("assistant_lora_inference_strength")
         share = float(previews or 0.0) / (1.0 if strength is None else float(strength) or 1.0)
-        _add_lora("assistant_lora_path", value, strength, job, share)
+        _add_lora(value, strength, job, share)
 
 
-def lora_of(key: str, in_previews: float = 1.0) -> Any:
-    """Returns a reader of a key whose value is the path of one LoRA, which is added with strength 1."""
+def frozen(value: str, job: ForeignJob) -> None:
+    """Adds the LoRA of a path."""
+    _add_lora(value, None, job)
 
-    def read(value: str, job: ForeignJob) -> None:
-        _add_lora(key, value, None, job, in_previews)
 
-    return read
+def training_adapter(value: str, job: ForeignJob) -> None:
+    """Adds the LoRA of a path, which has no effect in previews."""
+    _add_lora(value, None, job, 0.0)
 
 
 def _listed(value: Any) -> list[Any]:

@@ -7,7 +7,7 @@ from typing import Any
 from ..lora import LoraConfig
 from ..words import filled
 from .foreign_job import ForeignJob
-from .keys import READ_BY_NODE, Changed, Key, Without
+from .keys import Changed, Without
 from .learning import adapter, arguments_of, run_name
 from .learning import optimizer as known_optimizer
 from .models import model_file
@@ -28,12 +28,12 @@ def sampling(value: str, job: ForeignJob) -> Any:
     if value != "sigma":
         ours, why = _SAMPLINGS.get(value, ("shift", "it is unknown here"))
         if value == "uniform" and "discrete_flow_shift" not in job.ledger:
-            job.put("WanTrainSettings.discrete_flow_shift", 1.0)
+            job.put("discrete_flow_shift", 1.0)
         return Changed(ours, why) if why else ours
     scheme = str(job.said("weighting_scheme") or "none")
     ours = _SIGMA.get(scheme, "uniform")
     if ours == "shift":
-        job.put("WanTrainSettings.sigmoid_scale", float(job.said("logit_std") or 1.0))
+        job.put("sigmoid_scale", float(job.said("logit_std") or 1.0))
     return Changed(ours, filled("the same distribution as weighting_scheme {name}", name=scheme))
 
 
@@ -55,7 +55,7 @@ def weighting(value: str, job: ForeignJob) -> Any:
 
 def noise_range(value: float, job: ForeignJob) -> Any:
     if not job.said("preserve_distribution_shape"):
-        job.put("WanTrainSettings.timestep_range", "rescaled")
+        job.put("timestep_range", "rescaled")
     return value
 
 
@@ -65,13 +65,13 @@ _OF_LORA = {"rank_dropout": "rank_dropout", "module_dropout": "module_dropout", 
 def network_args(value: Any, job: ForeignJob) -> None:
     lycoris = str(job.said("network_module") or "").startswith("lycoris")
     for name, said in arguments_of(value).items():
-        if lycoris and (name == "algo" or (name == "dora_wd" and job.of("WanTrainSettings.adapter") == "DoRA")):
+        if lycoris and (name == "algo" or (name == "dora_wd" and job.of("adapter") == "DoRA")):
             job.ledger.take(f"network_args {name} -> adapter {job.of('WanTrainSettings.adapter')}")
         elif name == "loraplus_lr_ratio":
-            job.put("WanTrainSettings.loraplus_lr_ratio", float(said))
+            job.put("loraplus_lr_ratio", float(said))
             job.ledger.take(f"network_args {name} -> loraplus_lr_ratio {said}")
         elif name in _OF_LORA:
-            job.put(f"WanTrainSettings.{_OF_LORA[name]}", int(said) if name == "factor" else float(said))
+            job.put(_OF_LORA[name], int(said) if name == "factor" else float(said))
             job.ledger.take(f"network_args {name} -> {_OF_LORA[name]} {said}")
         elif name in ("include_patterns", "exclude_patterns"):
             if said not in ([], (), "", None):
@@ -84,36 +84,25 @@ def network_args(value: Any, job: ForeignJob) -> None:
 
 def _patterns(name: str, said: Any, job: ForeignJob) -> None:
     listed = [str(one) for one in (said if isinstance(said, list | tuple) else [said])]
-    lines = str(job.of("WanTrainSettings.lora_targets")).splitlines() or list(LoraConfig.targets)
+    lines = str(job.of("lora_targets")).splitlines() or list(LoraConfig.targets)
     if name == "include_patterns":
         lines += [rf"(?:{pattern}).*" for pattern in listed]
     else:
         out = "|".join(f"(?:{pattern})" for pattern in listed)
         lines = [f"(?!{out}){line}" for line in lines]
-    job.put("WanTrainSettings.lora_targets", "\n".join(lines))
+    job.put("lora_targets", "\n".join(lines))
     said = f"network_args {name} {', '.join(listed):.60}"
     job.ledger.change("{key} -> lora_targets, which names the layers to train", key=said)
 
 
-def fp8(_value: bool, job: ForeignJob) -> Any:
-    if not _value:
-        return None
-    if job.said("fp8_scaled"):
+def fp8(value: bool, job: ForeignJob) -> Any:
+    if not value or job.said("fp8_scaled"):
         return None
     return Changed("fp8_e4m3fn", "a scale for each row, so it is closer to the file")
 
 
 def fp8_scaled(value: bool, _job: ForeignJob) -> Any:
     return Changed("fp8_e4m3fn_block128", "a scale for every 128 values; musubi has one for 64") if value else None
-
-
-def attention(name: str) -> Key:
-    ours = {"flash_attn": "flash_attn", "flash3": "flash_attn_3", "xformers": "xformers"}.get(name)
-
-    def read(value: bool, _job: ForeignJob) -> Any:
-        return ours if value else None
-
-    return Key(name, "LoadWanModel.attention", kind=bool, read=read)
 
 
 def steps(value: int, job: ForeignJob) -> Any:
@@ -149,21 +138,16 @@ def optimizer(value: str, job: ForeignJob) -> Any:
 
 def warmup(value: float, job: ForeignJob) -> None:
     name = "lr_warmup_share" if 0 < value < 1 else "lr_warmup_steps"
-    job.put(f"WanTrainSettings.{name}", value if name.endswith("share") else int(value))
+    job.put(name, value if name.endswith("share") else int(value))
     job.ledger.take(f"lr_warmup_steps {value:g} -> {name}")
 
 
 def decay(value: float, job: ForeignJob) -> Any:
     if job.said("lr_scheduler") != "warmup_stable_decay" or not value:
         return Without("only warmup_stable_decay reads it")
-    steps = job.of("TrainLoRA.steps")
+    steps = job.of("steps")
     share = value if value < 1 else min(1.0, value / steps)
     return Changed(round(share, 4), "as a share of the run")
-
-
-def data(value: str, job: ForeignJob) -> None:
-    job.data = value
-    job.ledger.take("{said}: {why}", said=f"dataset_config {value:.80}", why=READ_BY_NODE)
 
 
 def dit(value: str, job: ForeignJob) -> Any:

@@ -5,38 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from ..dataset import DatasetConfig
 from ..importers import SourceFile, open_source, read_settings_text
 
 
-class NamedFiles(Protocol):
-    """Finds files by their path in the settings, which is often a path of another machine."""
+@dataclass(frozen=True)
+class Folders:
+    """Files on disk: below one of the folders, by the last parts of their path, which is often of another machine."""
+
+    folders: tuple[Path, ...]
 
     def text(self, named: str) -> tuple[str, str] | None:
         """Returns (name, text) of a file; None for a missing one."""
-        ...
+        path = self._found(named)
+        return None if path is None else (path.name, read_settings_text(path))
 
     def clips(self, named: str) -> int:
         """Returns the clips per epoch of dataset settings, repeats included; 0 for an unknown number.
 
         WanTrainerError for invalid settings or folders.
         """
-        ...
-
-
-@dataclass(frozen=True)
-class Folders:
-    """Finds files on disk: below one of the folders, by the last parts of the path in the settings."""
-
-    folders: tuple[Path, ...]
-
-    def text(self, named: str) -> tuple[str, str] | None:
-        path = self._found(named)
-        return None if path is None else (path.name, read_settings_text(path))
-
-    def clips(self, named: str) -> int:
         path = self._found(named)
         if path is None:
             return 0
@@ -72,6 +61,9 @@ class Texts:
 
     def clips(self, named: str) -> int:
         return 0
+
+
+NamedFiles = Folders | Texts
 
 
 def _tails(named: str) -> Iterator[list[str]]:

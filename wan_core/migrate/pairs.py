@@ -6,16 +6,18 @@ import re
 from collections.abc import Sequence
 from math import isclose
 
-from .foreign_job import LOADER, TRAINER, ForeignJob
+from .foreign_job import LOADER, SETTINGS, TRAINER, ForeignJob
 from .keys import shown
 from .learning import run_name
 from .models import base_name
 
-_RATE, _RANK, _ALPHA = "TrainLoRA.learning_rate", "TrainLoRA.rank", "TrainLoRA.alpha"
-_STEPS, _LOW = "TrainLoRA.steps", f"{LOADER}.low_noise_model"
-_OWN = frozenset({_RATE, _RANK, _ALPHA, _STEPS, f"{LOADER}.diffusion_model", "TrainLoRA.run_name", "TrainLoRA.expert"})
+_OWN = (
+    *((TRAINER, widget) for widget in ("learning_rate", "rank", "alpha", "steps", "run_name", "expert")),
+    *((LOADER, widget) for widget in ("diffusion_model", "low_noise_model")),
+    *((SETTINGS, f"low_noise_{widget}") for widget in ("learning_rate", "rank")),
+    (SETTINGS, "high_noise_share"),
+)
 """settings that each expert has separately, or that this module merges"""
-_LEVELS = ("min_timestep", "max_timestep", "timestep_range")
 
 
 def as_one_job(jobs: Sequence[ForeignJob]) -> ForeignJob:
@@ -25,39 +27,28 @@ def as_one_job(jobs: Sequence[ForeignJob]) -> ForeignJob:
     """
     high = next((job for job in jobs if job.expert == "high"), None)
     low = next((job for job in jobs if job.expert == "low"), None)
-    if high is None or low is None or not _of_one_model(high, low):
-        job, taken = jobs[0], 1
-    else:
+    job, taken = jobs[0], 1
+    if high and low and high.kind is low.kind and high.kind is not None and high.kind.low_noise_file:
         _join(high, low)
         job, taken = high, 2
     if len(jobs) > taken:
-        job.hint(
-            "{n} commands train, and {name} is imported: import each of the others from a file of its own",
-            n=len(jobs),
-            name=_called(job),
-        )
+        others = "{n} commands train, and {name} is imported: import each of the others from a file of its own"
+        name = str(job.of("run_name") or job.of(f"{LOADER}.diffusion_model"))[:80]
+        job.hint(others, n=len(jobs), name=name)
     return job
-
-
-def _of_one_model(high: ForeignJob, low: ForeignJob) -> bool:
-    return high.kind is low.kind and high.kind is not None and bool(high.kind.low_noise_file)
-
-
-def _called(job: ForeignJob) -> str:
-    return str(job.of("TrainLoRA.run_name") or job.of(f"{LOADER}.diffusion_model"))[:80]
 
 
 def _join(high: ForeignJob, low: ForeignJob) -> None:
     job = high
-    high.put(_LOW, low.of(f"{LOADER}.diffusion_model"))
+    high.put(f"{LOADER}.low_noise_model", low.of(f"{LOADER}.diffusion_model"))
     high.expert = "both"
     job.mend("two commands, one for each expert -> one run of both, each with its own rate, rank and steps")
     _length(high, low)
     _rate_and_rank(high, low)
     _noise_levels(high, low)
-    names = [str(job.of("TrainLoRA.run_name") or "") for job in (high, low)]
+    names = [str(job.of("run_name") or "") for job in (high, low)]
     if name := _stem(*names):
-        high.put("TrainLoRA.run_name", name)
+        high.put("run_name", name)
         high.ledger.change(f"output_name {names[0]}, {names[1]} -> run_name {name}")
     _shared(high, low)
     high.hints += [sentence for sentence in low.hints if sentence not in high.hints]
@@ -78,25 +69,26 @@ def _length(job: ForeignJob, low: ForeignJob) -> None:
         job.hint("one expert is trained by epochs and the other by steps: set steps and high_noise_share")
         return
     else:
-        first, second = int(high.of(_STEPS)), int(low.of(_STEPS))
+        first, second = int(high.of("steps")), int(low.of("steps"))
         total = first + second
-        high.put(_STEPS, total)
+        high.put("steps", total)
         high.ledger.take(f"steps {first} + {second} -> steps {total}")
     if first != second and total:
-        high.put("WanTrainSettings.high_noise_share", round(min(0.99, max(0.01, first / total)), 6))
+        high.put("high_noise_share", round(min(0.99, max(0.01, first / total)), 6))
         high.ledger.take(f"{first} / {total} -> high_noise_share {first / total:g}")
 
 
 def _rate_and_rank(high: ForeignJob, low: ForeignJob) -> None:
-    if "learning_rate" not in low.unset and low.of(_RATE) != high.of(_RATE):
-        high.put("WanTrainSettings.low_noise_learning_rate", low.of(_RATE))
-        high.ledger.take(f"learning_rate {low.of(_RATE):g} -> low_noise_learning_rate {low.of(_RATE):g}")
+    rate, rank, alpha = (low.of(name) for name in ("learning_rate", "rank", "alpha"))
+    if "learning_rate" not in low.unset and rate != high.of("learning_rate"):
+        high.put("low_noise_learning_rate", rate)
+        high.ledger.take(f"learning_rate {rate:g} -> low_noise_learning_rate {rate:g}")
     if "network_dim" in low.unset:
         return
-    if low.of(_RANK) != high.of(_RANK):
-        high.put("WanTrainSettings.low_noise_rank", low.of(_RANK))
-        high.ledger.take(f"network_dim {low.of(_RANK)} -> low_noise_rank {low.of(_RANK)}")
-    alpha, follows = low.of(_ALPHA), high.of(_ALPHA) * low.of(_RANK) / max(1, high.of(_RANK))
+    if rank != high.of("rank"):
+        high.put("low_noise_rank", rank)
+        high.ledger.take(f"network_dim {rank} -> low_noise_rank {rank}")
+    follows = high.of("alpha") * rank / max(1, high.of("rank"))
     unset = {"network_dim", "network_alpha"} & (high.unset.keys() | low.unset.keys())
     if not unset and not isclose(alpha, follows, rel_tol=1e-6):
         high.ledger.change(
@@ -109,28 +101,25 @@ def _rate_and_rank(high: ForeignJob, low: ForeignJob) -> None:
 def _noise_levels(high: ForeignJob, low: ForeignJob) -> None:
     """Removes the noise levels of both commands and records it. In a pair, the expert determines them."""
     for job, expert in ((high, "high"), (low, "low")):
-        lowest, highest = job.of("WanTrainSettings.min_timestep"), job.of("WanTrainSettings.max_timestep")
-        for name in _LEVELS:
-            job.values.get("WanTrainSettings", {}).pop(name, None)
+        lowest, highest = job.of("min_timestep"), job.of("max_timestep")
+        for name in ("min_timestep", "max_timestep", "timestep_range"):
+            job.values.get(SETTINGS, {}).pop(name, None)
         if (lowest, highest) != (0, 1000):
-            high.ledger.change(
-                "min_timestep {min}, max_timestep {max} of {expert} noise -> skipped: each expert is trained "
-                "on all of its own noise levels where both are trained",
-                min=f"{lowest:g}",
-                max=f"{highest:g}",
-                expert=expert,
+            skipped = (
+                "min_timestep {min}, max_timestep {max} of {expert} noise -> skipped: each expert is trained on all "
+                "of its own noise levels where both are trained"
             )
+            high.ledger.change(skipped, min=f"{lowest:g}", max=f"{highest:g}", expert=expert)
 
 
 def _shared(high: ForeignJob, low: ForeignJob) -> None:
     """Records settings that differ between the commands, although both experts of a run share them."""
-    places = {f"{node}.{widget}" for job in (high, low) for node in job.values for widget in job.values[node]}
+    places = {(node, widget) for job in (high, low) for node in job.values for widget in job.values[node]}
     differ = [
-        f"{place.partition('.')[2]} {shown(low.of(place))}"
-        for place in sorted(places - _OWN)
-        if low.of(place) != high.of(place) and place not in (_LOW, f"{TRAINER}.steps")
-        and not place.startswith("WanTrainSettings.low_noise") and place != "WanTrainSettings.high_noise_share"
-    ]  # fmt: skip
+        f"{widget} {shown(low.of(f'{node}.{widget}'))}"
+        for node, widget in sorted(places.difference(_OWN))
+        if low.of(f"{node}.{widget}") != high.of(f"{node}.{widget}")
+    ]
     if base_name(high.data) != base_name(low.data):
         differ.append(f"dataset_config {base_name(low.data)}")
     if differ:

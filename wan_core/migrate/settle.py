@@ -10,14 +10,12 @@ from ..errors import ConfigError, WanTrainerError
 from ..importers import parse_document
 from ..sampler import SampleConfig, read_prompts
 from ..words import filled
-from .foreign_job import LOADER, PREVIEW, SETTINGS, TRAINER, UNKNOWN_MODEL, ForeignJob
+from .foreign_job import LOADER, PREVIEW, SETTINGS, TRAINER, UNKNOWN_MODEL, ForeignJob, place_of
 from .keys import CHANGED, Changed
 from .learning import adapter
 from .models import KINDS, expert_shown
 from .named_files import NamedFiles
 
-_WARMUP, _STEPS = "WanTrainSettings.lr_warmup_steps", "TrainLoRA.steps"
-_EPOCHS = "WanTrainSettings.max_train_epochs"
 _SUFFIXES = ("w", "h", "f", "s", "d", "l", "fs", "n")
 """supported suffixes of a prompt"""
 
@@ -41,7 +39,7 @@ def settle(job: ForeignJob, beside: NamedFiles, clips: int = 0) -> ForeignJob:
         job.lora().check_grammar()
         known = {name: value for name, value in job.values.get(PREVIEW, {}).items() if name not in _TEXTS}
         SampleConfig.from_dict(known)
-        read_prompts(job.of(f"{PREVIEW}.prompts") or "", job.of(f"{PREVIEW}.trigger_word"))
+        read_prompts(job.of("preview.prompts") or "", job.of("preview.trigger_word"))
     except ConfigError as error:
         raise ConfigError(f"{job.source}: {error}") from error
     return job
@@ -82,7 +80,7 @@ def _expert(job: ForeignJob) -> None:
     if kind is None or not kind.low_noise_file or job.is_pair or expert_shown(file):
         return
     if job.expert in ("high", "low"):
-        job.put("TrainLoRA.expert", job.expert)
+        job.put("expert", job.expert)
         job.ledger.take(f"expert {job.expert}")
     elif file == UNKNOWN_MODEL:
         job.hint("the file does not say which expert is trained: choose its file in Load Wan Model")
@@ -106,7 +104,7 @@ def _dataset(job: ForeignJob, beside: NamedFiles) -> None:
             one["batch_size"] for one in sections if isinstance(one, dict) and isinstance(one.get("batch_size"), int)
         }
         if sizes:
-            job.put("WanTrainSettings.batch_size", min(sizes))
+            job.put("batch_size", min(sizes))
             job.ledger.take("batch_size of {file} -> batch_size {n}", file=name, n=min(sizes))
     try:
         job.clips = beside.clips(job.data)
@@ -133,7 +131,7 @@ def _prompts(job: ForeignJob, beside: NamedFiles) -> None:
         text = "\n".join(_line(line, lost) for line in text.splitlines())
     # SimpleTuner renders validation_prompt in addition to its prompt library
     own = job.values.get(PREVIEW, {}).get("prompts", "")
-    job.put(f"{PREVIEW}.prompts", _with(own, text.strip()))
+    job.put("preview.prompts", _with(own, text.strip()))
     job.ledger.take("{file}: {n} prompts -> prompts", file=name, n=len(read_prompts(text, "x")))
     if "<token>" in text:
         job.hint("<token> in prompts is a placeholder for your own word: replace it")
@@ -173,19 +171,19 @@ def _lycoris(job: ForeignJob, beside: NamedFiles) -> None:
     found = beside.text(named)
     said: Any = parse_document(*found) if found is not None else {}
     if not isinstance(said, dict) or "algo" not in said:
-        job.put("WanTrainSettings.adapter", "LoKr")
+        job.put("adapter", "LoKr")
         job.hint(
             "{file} was not found: adapter is LoKr, LyCORIS's usual kind; set lokr_factor and rank", file=named[:80]
         )
         return
     given = cast("dict[str, Any]", said)
     made = adapter(str(given["algo"]), job)
-    job.put("WanTrainSettings.adapter", made.value if isinstance(made, Changed) else made)
+    job.put("adapter", made.value if isinstance(made, Changed) else made)
     for key, at in _LYCORIS.items():
         if isinstance(value := given.get(key), int | float):
-            job.put(at, min(int(value), 1024) if at != _ALPHA else float(value))
-    if int(given.get("linear_dim") or 0) > 1024 and job.of("WanTrainSettings.adapter") == "LoKr":
-        job.put(_ALPHA, 0.0)  # a LoKr of complete matrices has scale 1
+            job.put(at, min(int(value), 1024) if at != "alpha" else float(value))
+    if int(given.get("linear_dim") or 0) > 1024 and job.of("adapter") == "LoKr":
+        job.put("alpha", 0.0)  # a LoKr of complete matrices has scale 1
     rest = sorted(given.keys() - _LYCORIS.keys() - {"algo"})
     job.ledger.take(
         "lycoris_config: algo {algo} -> adapter, and {keys}",
@@ -198,19 +196,18 @@ def _lycoris(job: ForeignJob, beside: NamedFiles) -> None:
         )
 
 
-_ALPHA = "TrainLoRA.alpha"
-_LYCORIS = {"factor": "WanTrainSettings.lokr_factor", "linear_dim": "TrainLoRA.rank", "linear_alpha": _ALPHA}
+_LYCORIS = {"factor": "lokr_factor", "linear_dim": "rank", "linear_alpha": "alpha"}
 
 
 def _steps(job: ForeignJob) -> None:
     """Converts epochs to steps, for the run's length and for intervals."""
-    batch = max(1, job.of("WanTrainSettings.batch_size") * job.of("WanTrainSettings.gradient_accumulation_steps"))
+    batch = max(1, job.of("batch_size") * job.of("gradient_accumulation_steps"))
     epoch = -(-job.clips // batch) if job.clips else 0
     if job.epochs is not None:
         key, epochs = job.epochs
-        job.put(_EPOCHS, epochs)
+        job.put("max_train_epochs", epochs)
         if epoch:
-            job.put(_STEPS, max(1, epochs * epoch))
+            job.put("steps", max(1, epochs * epoch))
             about = "{key} -> max_train_epochs {n}, about {steps} steps ({clips} clips per epoch, {batch} per step)"
             counts = {"n": epochs, "steps": epochs * epoch, "clips": job.clips, "batch": batch}
             job.ledger.take(about, key=f"{key} {epochs}", **counts)
@@ -218,9 +215,9 @@ def _steps(job: ForeignJob) -> None:
             job.values.get(TRAINER, {}).pop("steps", None)
             job.ledger.take(f"{key} {epochs} -> max_train_epochs {epochs}")
     for at, (key, epochs) in job.every_epochs.items():
-        widget = at.partition(".")[2]
+        node, widget = place_of(at)
         said = f"{key} {epochs:g}"
-        if widget in job.values.get(at.partition(".")[0], {}):
+        if widget in job.values.get(node, {}):
             job.ledger.drop(key, filled("{widget} is stated in steps", widget=widget))
         elif epoch:
             job.put(at, max(1, round(epochs * epoch)))
@@ -234,34 +231,30 @@ def _steps(job: ForeignJob) -> None:
 def _warmup(job: ForeignJob) -> None:
     if job.epochs is not None and not job.clips:
         return  # the number of steps is unknown until training starts
-    steps, warmup = job.of(_STEPS), job.of(_WARMUP)
+    steps, warmup = job.of("steps"), job.of("lr_warmup_steps")
     if warmup >= steps:
-        job.put(_WARMUP, steps // 10)
-        job.mend(
-            "warm-up of {n} steps in a run of {steps} -> {to}: the full learning rate would never be reached",
-            n=warmup,
-            steps=steps,
-            to=steps // 10,
-        )
+        job.put("lr_warmup_steps", steps // 10)
+        never = "warm-up of {n} steps in a run of {steps} -> {to}: the full learning rate would never be reached"
+        job.mend(never, n=warmup, steps=steps, to=steps // 10)
 
 
 def _together(job: ForeignJob) -> None:
     """Corrects settings that exclude each other in this trainer."""
     settings = job.values.setdefault(SETTINGS, {})
     if settings.get("optimizer") == "schedule_free":
-        if job.of("WanTrainSettings.lr_scheduler") != "constant":
+        if job.of("lr_scheduler") != "constant":
             settings["lr_scheduler"] = "constant"
             job.mend("lr_scheduler -> constant: schedule_free replaces the schedule")
         if settings.pop("ema_decay", 0):
             job.mend("ema_decay -> 0: schedule_free has its own average")
     if settings.get("optimizer") == "prodigy" and settings.pop("loraplus_lr_ratio", 1) != 1:
         job.mend("loraplus_lr_ratio -> 1: Prodigy has one learning rate for all weights")
-    if job.of("TrainLoRA.blocks_to_swap") > 0 and not job.of("WanTrainSettings.gradient_checkpointing"):
+    if job.of("blocks_to_swap") > 0 and not job.of("gradient_checkpointing"):
         settings["gradient_checkpointing"] = True
         job.mend("gradient_checkpointing -> true: block swap needs it, and it changes no result")
     if job.frozen and job.is_pair:
         job.hint("each expert may need its own: check the two LoRAs of Add Frozen LoRA")
-    rank, alpha = job.of("TrainLoRA.rank"), job.of("TrainLoRA.alpha")
+    rank, alpha = job.of("rank"), job.of("alpha")
     if alpha and rank / alpha >= 8:
         job.hint(
             "alpha {alpha} of rank {rank}: the LoRA is scaled by {share}, as in {trainer}, and learns slowly; alpha 0 "

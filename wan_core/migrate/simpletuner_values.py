@@ -11,10 +11,10 @@ from ..errors import ConfigError
 from ..model import read_routes
 from ..words import filled
 from .foreign_job import ForeignJob
-from .keys import CHANGED, READ_BY_NODE, Changed, Without
-from .learning import arguments_of, run_name
+from .keys import CHANGED, Changed, Without
+from .learning import adapter, arguments_of
 from .learning import optimizer as known_optimizer
-from .models import base_name, model_file, said_kind
+from .models import said_kind
 
 _ATTENTIONS = {
     "diffusers": "sdpa",
@@ -44,27 +44,12 @@ def flavour(value: str, job: ForeignJob) -> Any:
                    "the file that ComfyUI has it in")  # fmt: skip
 
 
-def base(value: str, job: ForeignJob) -> Any:
-    """Sets the model by its repository, if the flavour did not."""
-    if job.values.get("LoadWanModel", {}).get("diffusion_model"):
-        return None
-    return model_file(value, job)
-
-
 def lora_type(value: str, job: ForeignJob) -> Any:
     """Sets the adapter kind. LyCORIS states its kind in a separate file, which `settle` reads."""
     if value != "lycoris":
-        return (
-            "LoRA"
-            if value == "standard"
-            else Changed("LoRA", filled("{value} is not a type of adapter here", value=value))
-        )
+        return adapter(value, job)
     job.put("lycoris.file", str(job.said("lycoris_config") or "lycoris_config.json"))
     return None
-
-
-def dora(value: bool, _job: ForeignJob) -> Any:
-    return "DoRA" if value else None
 
 
 def modules(value: Any, _job: ForeignJob) -> Any:
@@ -101,7 +86,7 @@ def timesteps(value: Any, _job: ForeignJob) -> Any:
 
 def lowest_rate(value: float, job: ForeignJob) -> Any:
     """Converts the final rate of a schedule to a share of the learning rate."""
-    rate, schedule = job.of("TrainLoRA.learning_rate"), job.of("WanTrainSettings.lr_scheduler")
+    rate, schedule = job.of("learning_rate"), job.of("lr_scheduler")
     if not (schedule.startswith("cosine") or schedule == "polynomial") or not 0 <= value <= rate:
         return Without("schedules that fall read it, as a share of the learning rate")
     return Changed(
@@ -113,21 +98,15 @@ def lowest_rate(value: float, job: ForeignJob) -> Any:
 def clipping(value: float, job: ForeignJob) -> Any:
     if job.said("grad_clip_method") == "norm":
         return value
-    job.put("WanTrainSettings.max_grad_value", value)
+    job.put("max_grad_value", value)
     return 0.0
 
 
 def loss(value: str, job: ForeignJob) -> Any:
     if value in ("huber", "smooth_l1"):
-        job.put("WanTrainSettings.huber_delta", float(job.said("huber_c") or 0.1))
+        job.put("huber_delta", float(job.said("huber_c") or 0.1))
         return "pseudo_huber" if value == "huber" else Changed("huber", "the same setting under its other name")
-    return (
-        "mse"
-        if value == "l2"
-        else value
-        if value == "l1"
-        else Changed("mse", filled("{value} has no counterpart", value=value))
-    )
+    return {"l2": "mse", "l1": "l1"}.get(value) or Changed("mse", filled("{value} has no counterpart", value=value))
 
 
 def ema(value: bool, job: ForeignJob) -> Any:
@@ -169,8 +148,8 @@ def size(value: str, job: ForeignJob) -> None:
     if len(numbers) == 1 and numbers[0] < 10:  # megapixels
         numbers = [1000 * math.sqrt(numbers[0])]
     width, height = (round(side) for side in (numbers * 2)[:2])
-    job.put("WanPreviewSettings.width", width)
-    job.put("WanPreviewSettings.height", height)
+    job.put("preview.width", width)
+    job.put("preview.height", height)
     if "," in value:
         made = f"{width}x{height}"
         job.ledger.change(CHANGED, said=f"validation_resolution {value}", made=made, why="one size for all clips")
@@ -193,7 +172,7 @@ def library(value: Any, job: ForeignJob) -> Any:
 
 def skipped(value: Any, job: ForeignJob) -> Any:
     listed = value if isinstance(value, list) else [value]
-    job.put("WanPreviewSettings.skip_layer_guidance", "extra pass")
+    job.put("preview.skip_layer_guidance", "extra pass")
     return ", ".join(str(one) for one in listed)
 
 
@@ -207,15 +186,6 @@ def steps(value: int, job: ForeignJob) -> Any:
         return None
     job.epochs = None
     return value
-
-
-def data(value: str, job: ForeignJob) -> None:
-    job.data = value
-    job.ledger.take("{said}: {why}", said=f"data_backend_config {value:.80}", why=READ_BY_NODE)
-
-
-def name(value: str, _job: ForeignJob) -> Any:
-    return Changed(run_name(base_name(value.rstrip("/\\"))), "runs are in output/wan_trainer")
 
 
 def attention(value: str, _job: ForeignJob) -> Any:

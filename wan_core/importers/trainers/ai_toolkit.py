@@ -10,7 +10,8 @@ from typing import Any, cast
 from ...dataset.captions import checked_line
 from ...dataset.files import MediaFile, SourcePart, files_of_folder
 from ...errors import DatasetError
-from .ledger import MOST_FRAMES, Context, Ledger, area_of, only_kind, parts_of, rounded_frames, with_beside
+from ..source import SourceFile
+from .ledger import MOST_FRAMES, Ledger, area_of, found_place, only_kind, parts_of, rounded_frames, with_beside
 
 _CACHE = "latents and texts are always cached"
 _CONTROL = "control_path takes one folder"
@@ -32,22 +33,22 @@ _WITHOUT = {
 }
 
 
-def read_ai_toolkit(data: Mapping[str, Any], context: Context) -> list[SourcePart]:
+def read_ai_toolkit(data: Mapping[str, Any], source: SourceFile) -> list[SourcePart]:
     """Returns one part per process, dataset and resolution."""
     parts: list[SourcePart] = []
     for process in processes_of(data):
         datasets: list[Any] = process.get("datasets") or []
         for number, section in enumerate(datasets, 1):
             if not isinstance(section, dict):
-                raise DatasetError(f"{context.path.name}: dataset {number} is not a table of settings.")
-            ledger = Ledger(f"{context.path.name}, dataset {number}", cast("dict[str, Any]", section))
-            parts += _parts(ledger, str(process.get("trigger_word") or ""), process.get("train"), context)
+                raise DatasetError(f"{source.path.name}: dataset {number} is not a table of settings.")
+            ledger = Ledger(f"{source.path.name}, dataset {number}", cast("dict[str, Any]", section))
+            parts += _parts(ledger, str(process.get("trigger_word") or ""), process.get("train"), source)
         others = sorted(str(key)[:40] for key in process if key not in ("datasets", "trigger_word"))
         if parts and others:
-            note = f"{context.path.name}: settings of the training, not of the dataset, not read: {', '.join(others)}"
+            note = f"{source.path.name}: settings of the training, not of the dataset, not read: {', '.join(others)}"
             parts[-1] = replace(parts[-1], notes=[*parts[-1].notes, note])
     if not parts:
-        raise DatasetError(f"{context.path.name} names no datasets. They are expected under config, process, datasets.")
+        raise DatasetError(f"{source.path.name} names no datasets. They are expected under config, process, datasets.")
     return parts
 
 
@@ -72,31 +73,30 @@ def _of_class(ledger: Ledger, train: object, trigger_word: str) -> dict[str, Any
     return {}
 
 
-def _parts(ledger: Ledger, trigger_word: str, train: object, context: Context) -> list[SourcePart]:
+def _parts(ledger: Ledger, trigger_word: str, train: object, source: SourceFile) -> list[SourcePart]:
     frames = ledger.get("num_frames", int, 1)
-    place = context.place(_folder(ledger), ledger)
-    found = files_of_folder(place, recursive=True, allowed=context.allowed, named_repeats=False)
+    place = found_place(_folder(ledger), source, ledger)
+    found = files_of_folder(place, recursive=True, allowed=source.allowed, named_repeats=False)
     automatic = ledger.get("auto_frame_count", bool, False)
     files = found.files if frames > 1 or automatic else only_kind(found.files, "still", ledger)
     ledger.take(f"folder_path {place.name}: {len(files)} files, subfolders included")
-    settings = {**_frames(ledger, frames, context), **_picture(ledger), **_captions(ledger, trigger_word)}
+    settings = {**_frames(ledger, frames, source), **_picture(ledger), **_captions(ledger, trigger_word)}
     files = _with_default(files, settings["caption_extension"], ledger)
     controls = ledger.texts("control_path")
     for extra in controls[1:]:
         ledger.change(f"control_path {extra!r:.60} is not used: {_CONTROL}")
     places = {"control": next(iter(controls), ""), "mask": ledger.get("mask_path", str, "")}
-    files, rejected, watched = with_beside(files, places, ledger, context)
+    files, rejected, watched = with_beside(files, places, ledger, source)
     if "mask" in watched:
         settings["mask_use"] = "loss"
     repeats = ledger.get("num_repeats", int, 1)
     settings["num_repeats"] = repeats
-    ledger.take(f"num_repeats {repeats}")
     if ledger.get("prior_reg", bool, False):
         settings["prior_preservation"] = 1.0
         ledger.take("prior_reg: trained towards what the base model predicts (prior_preservation)")
     else:
         settings |= _of_class(ledger, train, settings.get("trigger_word", ""))
-    sizes = _sizes(ledger, context)
+    sizes = _sizes(ledger, source)
     ledger.drop_all(_WITHOUT)
     pieces = [(f"{size['width']}x{size['height']}", files, {**settings, **size}) for size in sizes]
     return parts_of(ledger, pieces, (*found.rejected, *rejected), (place, *watched.values()))
@@ -107,13 +107,12 @@ def _folder(ledger: Ledger) -> str:
     return ledger.get("folder_path", str, older)
 
 
-def _frames(ledger: Ledger, frames: int, context: Context) -> dict[str, Any]:
+def _frames(ledger: Ledger, frames: int, source: SourceFile) -> dict[str, Any]:
     own, shrink = ledger.get("fps", float, 24.0), ledger.get("shrink_video_to_frames", bool, True)
     stated = f"fps {own:g}" if "fps" in ledger else f"no fps is stated: {own:g}, ai-toolkit's own"
-    reads = {"read_fps": own} if own != context.source.fps else {}
+    reads = {"read_fps": own} if own != source.fps else {}
     automatic = ledger.get("auto_frame_count", bool, False)
     if frames == 1 and not automatic:
-        ledger.take("num_frames 1")
         return {"num_frames": 1}
     if automatic:
         ledger.drop("num_frames", "auto_frame_count decides, as in ai-toolkit")
@@ -123,11 +122,10 @@ def _frames(ledger: Ledger, frames: int, context: Context) -> dict[str, Any]:
         ledger.take(f"auto_frame_count: each complete clip, as 4n+1 and at most {MOST_FRAMES} frames; {stated}")
         return {"num_frames": MOST_FRAMES, "frame_extraction": "full", **reads}
     frames = rounded_frames(frames, ledger, "num_frames")
-    ledger.take(f"num_frames {frames}")
     if shrink:
         ledger.drop("fps", "with shrink_video_to_frames ai-toolkit does not use it")
         ledger.change(
-            f"shrink_video_to_frames -> the first {frames} frames at {context.source.fps:g} fps: clips keep their "
+            f"shrink_video_to_frames -> the first {frames} frames at {source.fps:g} fps: clips keep their "
             "speed, they are not squeezed into num_frames"
         )
         return {"num_frames": frames}
@@ -144,7 +142,6 @@ def _picture(ledger: Ledger) -> dict[str, Any]:
     )
     if ledger.get("random_crop", bool, False):
         settings["crop"] = "random"
-        ledger.take("random_crop")
     if ledger.get("flip_x", bool, False):
         settings["horizontal_flip"] = "turns"
         ledger.change("flip_x -> horizontal_flip turns: mirrored in every second epoch")
@@ -161,7 +158,6 @@ def _captions(ledger: Ledger, general_trigger: str) -> dict[str, Any]:
     ledger.take(f"caption_ext {settings['caption_extension']}; files without a caption get an empty one")
     if trigger := ledger.get("trigger_word", str, general_trigger):
         settings["trigger_word"] = trigger
-        ledger.take(f"trigger_word {trigger!r:.60}")
     if ledger.get("shuffle_tokens", bool, False):
         settings["caption_shuffles"] = 8
         settings["keep_tokens"] = ledger.get("keep_tokens", int, 0)
@@ -184,9 +180,6 @@ def _with_default(files: tuple[MediaFile, ...], extension: str, ledger: Ledger) 
     return tuple(replace(file, caption=default) if file.path in bare else file for file in files)
 
 
-def _sizes(ledger: Ledger, context: Context) -> list[dict[str, int]]:
-    value: Any = ledger.get("resolution", object, 512)
-    entries = cast("list[Any]", value) if isinstance(value, list) else [value]
-    if not entries or not all(isinstance(entry, int) and not isinstance(entry, bool) for entry in entries):
-        raise DatasetError(f"{ledger.where}: resolution is {value!r:.60}; it must be a number or a list of numbers.")
-    return [area_of(side, side, context, ledger, "resolution") for side in entries]
+def _sizes(ledger: Ledger, source: SourceFile) -> list[dict[str, int]]:
+    sides = ledger.whole_numbers("resolution", (512,))
+    return [area_of(side, side, source, ledger, "resolution") for side in sides]

@@ -9,9 +9,9 @@ from ...dataset.captions import read_utf8
 from ...dataset.files import SourcePart
 from ...errors import DatasetError
 from ...parsers import parsed
+from ..source import SourceFile
 from .ai_toolkit import processes_of, read_ai_toolkit
 from .diffusion_pipe import read_diffusion_pipe
-from .ledger import Context
 from .musubi import read_musubi
 from .simpletuner import read_simpletuner
 
@@ -19,19 +19,19 @@ SETTINGS_SUFFIXES = frozenset({".toml", ".json", ".yaml", ".yml"})
 _MAX_BYTES = 4 << 20
 
 
-def read_settings(context: Context) -> list[SourcePart]:
+def read_settings(source: SourceFile) -> list[SourcePart]:
     """Returns the datasets of a settings file; DatasetError if it belongs to no known trainer."""
-    path = context.path
+    path = source.path
     suffix, data = path.suffix.lower(), parse_document(path.name, read_settings_text(path))
     if suffix == ".json" and is_backend_list(data):
-        return read_simpletuner(data, context)
+        return read_simpletuner(data, source)
     table = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
     if suffix == ".toml" and _is_tables(table.get("datasets")):
-        return read_musubi(table, context)
+        return read_musubi(table, source)
     if suffix == ".toml" and _is_tables(table.get("directory")):
-        return read_diffusion_pipe(table, context)
+        return read_diffusion_pipe(table, source)
     if suffix != ".toml" and processes_of(table):
-        return read_ai_toolkit(table, context)
+        return read_ai_toolkit(table, source)
     if suffix == ".toml" and isinstance(named := table.get("dataset"), str):
         raise DatasetError(
             f"{path.name} are training settings of diffusion-pipe. Choose its dataset file, {named[:120]}; to "

@@ -12,7 +12,8 @@ from ...dataset.captions import checked_line
 from ...dataset.files import STILL_SUFFIXES, MediaFile, Rejected, SourcePart, folder_files
 from ...errors import DatasetError
 from ...files import read_json
-from .ledger import Context, Ledger, area_of, parts_of, rounded_frames, with_beside
+from ..source import SourceFile
+from .ledger import Ledger, area_of, found_place, parts_of, rounded_frames, with_beside
 
 _WITHOUT = {
     "": "group default_mask_file online_captions subsample_ratio",
@@ -21,28 +22,28 @@ _WITHOUT = {
 }
 
 
-def read_diffusion_pipe(data: Mapping[str, Any], context: Context) -> list[SourcePart]:
+def read_diffusion_pipe(data: Mapping[str, Any], source: SourceFile) -> list[SourcePart]:
     """Returns one part per directory and resolution."""
     general = {key: value for key, value in data.items() if key != "directory"}
     directories: list[dict[str, Any]] = data.get("directory") or []
     parts: list[SourcePart] = []
     for number, section in enumerate(directories, 1):
-        parts += _parts(Ledger(f"{context.path.name}, directory {number}", section, general), context)
+        parts += _parts(Ledger(f"{source.path.name}, directory {number}", section, general), source)
     return parts
 
 
-def _parts(ledger: Ledger, context: Context) -> list[SourcePart]:
-    place = context.place(ledger.get("path", str, ""), ledger)
+def _parts(ledger: Ledger, source: SourceFile) -> list[SourcePart]:
+    place = found_place(ledger.get("path", str, ""), source, ledger)
     files = tuple(folder_files(place))
     ledger.take(f"path {place.name}: {len(files)} files")
     files = _captioned(files, place, ledger)
     places = {role: ledger.get(f"{role}_path", str, "") for role in ("mask", "control")}
-    files, rejected, watched = with_beside(files, places, ledger, context)
+    files, rejected, watched = with_beside(files, places, ledger, source)
     settings = {**_captions(ledger), **_repeats(ledger)}
     if watched.get("mask"):
         settings["mask_use"] = "loss"
-    buckets = _size_buckets(ledger, context)
-    groups = _groups(buckets, ledger) if buckets else _resolutions(ledger, context)
+    buckets = _size_buckets(ledger, source)
+    groups = _groups(buckets, ledger) if buckets else _resolutions(ledger, source)
     ledger.drop_all(_WITHOUT)
     taken = [tuple(file for file in files if _kind_of(file) in group.kinds) for group in groups]
     pieces = [(group.name, own, {**settings, **group.settings}) for group, own in zip(groups, taken, strict=True)]
@@ -73,18 +74,17 @@ def _in_no_bucket(files: tuple[MediaFile, ...], groups: list[_Group]) -> list[Re
     return [Rejected(name=f.shown_name, reason=reasons[_kind_of(f)]) for f in files if _kind_of(f) not in kinds]
 
 
-def _resolutions(ledger: Ledger, context: Context) -> list[_Group]:
+def _resolutions(ledger: Ledger, source: SourceFile) -> list[_Group]:
     settings = _frames(ledger)
     kinds = ("clip", "still") if settings["num_frames"] > 1 else ("still",)
     settings["enable_bucket"] = ledger.get("enable_ar_bucket", bool, False)
-    ledger.take(f"enable_ar_bucket {str(settings['enable_bucket']).lower()}")
     return [
         _Group(f"{size['width']}x{size['height']}" if size else "", kinds, {**settings, **size})
-        for size in _sizes(ledger, context)
+        for size in _sizes(ledger, source)
     ]
 
 
-def _size_buckets(ledger: Ledger, context: Context) -> list[tuple[int, int, int]]:
+def _size_buckets(ledger: Ledger, source: SourceFile) -> list[tuple[int, int, int]]:
     """Returns (width, height, frames) of each of size_buckets, rounded for the model; [] without the key."""
     entries: list[Any] = ledger.get("size_buckets", list, [])
     found: list[tuple[int, int, int]] = []
@@ -92,7 +92,7 @@ def _size_buckets(ledger: Ledger, context: Context) -> list[tuple[int, int, int]
         sides = cast("list[Any]", entry) if isinstance(entry, list) else []
         if len(sides) != 3 or not all(isinstance(side, int) and not isinstance(side, bool) for side in sides):
             raise DatasetError(f"{ledger.where}: {str(entry)[:60]!r} of size_buckets is no [width, height, frames].")
-        size = area_of(sides[0], sides[1], context, ledger, "size_buckets")
+        size = area_of(sides[0], sides[1], source, ledger, "size_buckets")
         found.append((size["width"], size["height"], rounded_frames(sides[2], ledger, "size_buckets")))
     return found
 
@@ -125,14 +125,14 @@ def _groups(buckets: list[tuple[int, int, int]], ledger: Ledger) -> list[_Group]
     return groups
 
 
-def _sizes(ledger: Ledger, context: Context) -> list[dict[str, int]]:
+def _sizes(ledger: Ledger, source: SourceFile) -> list[dict[str, int]]:
     entries: list[Any] = ledger.get("resolutions", list, [])
     sizes: list[dict[str, int]] = []
     for entry in entries:
         pair = cast("list[Any]", entry) if isinstance(entry, list) else [entry, entry]
         if len(pair) != 2 or not all(isinstance(side, (int, float)) for side in pair):
             raise DatasetError(f"{ledger.where}: {str(entry)[:60]!r} of resolutions is no side and no [width, height].")
-        sizes.append(area_of(pair[0], pair[1], context, ledger, "resolutions"))
+        sizes.append(area_of(pair[0], pair[1], source, ledger, "resolutions"))
     if not sizes:
         ledger.change("no resolutions are stated: width and height of the node")
     return sizes or [{}]
@@ -140,12 +140,9 @@ def _sizes(ledger: Ledger, context: Context) -> list[dict[str, int]]:
 
 def _frames(ledger: Ledger) -> dict[str, Any]:
     """Returns the settings of num_frames: a clip is cut to the longest length that fits, and length 1 is for stills."""
-    entries: list[Any] = ledger.get("frame_buckets", list, [1])
-    if not all(isinstance(entry, int) and not isinstance(entry, bool) for entry in entries):
-        raise DatasetError(f"{ledger.where}: frame_buckets is {entries!r:.60}; it must be a list of whole numbers.")
-    lengths = sorted({rounded_frames(entry, ledger, "frame_buckets") for entry in entries})
+    stated = ledger.whole_numbers("frame_buckets", (1,))
+    lengths = sorted({rounded_frames(length, ledger, "frame_buckets") for length in stated})
     clips = [length for length in lengths if length > 1]
-    ledger.take(f"frame_buckets {', '.join(map(str, lengths))}")
     mode = _clip_mode(ledger)
     if not clips:
         return {"num_frames": 1}
@@ -165,7 +162,6 @@ def _clip_mode(ledger: Ledger) -> dict[str, Any]:
 
 def _repeats(ledger: Ledger) -> dict[str, Any]:
     repeats = ledger.get("num_repeats", float, 1.0)
-    ledger.take(f"num_repeats {repeats:g}")
     if repeats == int(repeats):
         return {"num_repeats": int(repeats)}
     return {"weight": repeats}
@@ -178,7 +174,6 @@ def _captions(ledger: Ledger) -> dict[str, Any]:
     ledger.take(f"skip_empty_caption {str(skip).lower()}: {settings['missing_captions']}")
     if prefix := ledger.get("caption_prefix", str, ""):
         settings["caption_prefix"] = prefix
-        ledger.take(f"caption_prefix {prefix!r:.60}")
     count = ledger.get("cache_shuffle_num", int, 0)
     if ledger.get("shuffle_tags", bool, False) and not count:
         count = 1

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -25,7 +27,7 @@ MOST_FRAMES = 1001
 
 _MOST_PARTS = 40
 """largest number of last parts of a path by which a path of another machine is searched"""
-_WORDS: dict[type[Any], str] = {
+TYPE_WORDS: dict[type[Any], str] = {
     int: "a whole number",
     float: "a number",
     str: "text",
@@ -53,6 +55,10 @@ class Ledger:
     def __contains__(self, key: str) -> bool:
         return self._values.get(key) is not None
 
+    def names(self) -> list[str]:
+        """Returns the keys that have a value."""
+        return [key for key, value in self._values.items() if value is not None]
+
     def get(self, key: str, kind: type[T], default: T) -> T:
         """Returns the value of `key`, and records that the importer knows it; raises DatasetError for a value of
         another type."""
@@ -63,7 +69,7 @@ class Ledger:
         if kind is float and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
         if not isinstance(value, kind) or (kind not in (bool, object) and isinstance(value, bool)):
-            raise DatasetError(f"{self.where}: {key} is {str(value)[:60]!r}; it must be {_WORDS[kind]}.")
+            raise DatasetError(f"{self.where}: {key} is {str(value)[:60]!r}; it must be {TYPE_WORDS[kind]}.")
         return cast("T", value)
 
     def texts(self, key: str) -> list[str]:
@@ -74,6 +80,14 @@ class Ledger:
         if not all(isinstance(text, str) for text in every):
             raise DatasetError(f"{self.where}: {key} is {str(value)[:60]!r}; it must be text or a list of texts.")
         return cast("list[str]", every)
+
+    def whole_numbers(self, key: str, default: Sequence[int]) -> list[int]:
+        """Returns the value of `key`, a whole number or a list of them, as a list."""
+        value: Any = self.get(key, object, list(default))
+        every = cast("list[Any]", value) if isinstance(value, list) else [value]
+        if not every or not all(isinstance(one, int) and not isinstance(one, bool) for one in every):
+            raise DatasetError(f"{self.where}: {key} is {value!r:.60}; it must be a whole number, or a list of them.")
+        return cast("list[int]", every)
 
     def take(self, template: str, **values: object) -> None:
         """Records a setting with the same meaning here; `values` fill the template (`words.filled`)."""
@@ -87,7 +101,7 @@ class Ledger:
         """Records a key that has no counterpart, if the settings have it."""
         self._asked.add(key)
         if key in self:
-            said = f"{key} {_short(self._values[key])}"
+            said = f"{key} {short(self._values[key])}"
             self._without.append(filled("{said} ({why})", said=said, why=why) if why else said)
 
     def leave_out(self, key: str) -> None:
@@ -124,7 +138,7 @@ class Ledger:
         for key, value in self._values.items():
             if value is None or (key in spoken and re.search(rf"\b{re.escape(key)}\b", spoken)):
                 continue
-            said = f"{key[:40]} {_short(value)}"
+            said = f"{key[:40]} {short(value)}"
             (self._taken if key in self._asked else self._unknown).append(said)
 
     def sentences(self) -> list[str]:
@@ -152,7 +166,7 @@ def _rounded_side(pixels: float, multiple: int) -> int:
     return max(1, min(round(pixels / multiple), 4096 // multiple)) * multiple
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
     text = str(value).replace("\n", " ")
     return text if len(text) <= 60 else f"{text[:57]}..."
 
@@ -161,62 +175,37 @@ _MAY_MOVE = (".webp", ".apng")
 _KINDS = {"clip": CLIP_SUFFIXES, "still": STILL_SUFFIXES}
 
 
-@dataclass(frozen=True)
-class Context:
-    """The settings file, and the requirements of the model on clips."""
+def found_place(text: str, source: SourceFile, ledger: Ledger) -> Path:
+    """Returns the folder or file of the path `text` in the settings.
 
-    source: SourceFile
-    """the settings file; relative paths are relative to its folder"""
-
-    @property
-    def path(self) -> Path:
-        return self.source.path
-
-    @property
-    def allowed(self) -> Sequence[Path]:
-        return self.source.allowed
-
-    def place(self, text: str, ledger: Ledger) -> Path:
-        """Returns the folder or file of the path `text` in the settings.
-
-        Settings often come from another machine. If a path does not exist here, its last parts are searched next to the
-        settings, and the account mentions a find.
-        """
-        try:
-            return existing_place(text, self.path.parent, self.allowed)
-        except PlaceError as error:
-            folder, found = self._beside(text)
-            if found is None:
-                raise DatasetError(
-                    f"{ledger.where}: {text[:200]!r} {error}. Put it next to {self.path.name}, or correct the path."
-                ) from error
-        where = "beside the settings" if folder == self.path.parent else f"in {folder.name}"
-        ledger.change(f'"{text}" -> "{found.relative_to(folder).as_posix()}" {where}')
-        return found
-
-    def _beside(self, text: str) -> tuple[Path, Path | None]:
-        """Returns (folder that was searched, path that was found in it or None)."""
-        parts = [part for part in re.split(r"[\\/]+", text) if part not in ("", ".", "..", "~")][-_MOST_PARTS:]
-        for folder in (self.path.parent, *self.source.beside):
-            for start in range(len(parts)):
-                try:
-                    return folder, existing_place("/".join(parts[start:]), folder, self.allowed)
-                except PlaceError:
-                    continue
-        return self.path.parent, None
+    Settings often come from another machine. If a path does not exist here, its last parts are searched next to the
+    settings, and the account mentions a find.
+    """
+    own = source.path.parent
+    try:
+        return existing_place(text, own, source.allowed)
+    except PlaceError as error:
+        why = str(error)
+    parts = [part for part in re.split(r"[\\/]+", text) if part not in ("", ".", "..", "~")][-_MOST_PARTS:]
+    for folder, start in product((own, *source.beside), range(len(parts))):
+        with suppress(PlaceError):
+            found = existing_place("/".join(parts[start:]), folder, source.allowed)
+            where = "beside the settings" if folder == own else f"in {folder.name}"
+            ledger.change(f'"{text}" -> "{found.relative_to(folder).as_posix()}" {where}')
+            return found
+    raise DatasetError(f"{ledger.where}: {text[:200]!r} {why}. Put it next to {source.path.name}, or correct the path.")
 
 
-def area_of(width: float, height: float, context: Context, ledger: Ledger, key: str) -> dict[str, int]:
+def area_of(width: float, height: float, source: SourceFile, ledger: Ledger, key: str) -> dict[str, int]:
     """Returns width and height for DatasetConfig, rounded to the size multiple, and records a change."""
     if not (1 <= width <= 100_000 and 1 <= height <= 100_000):
         raise DatasetError(f"{ledger.where}: {key} is {width:g}x{height:g}. Set both sides between 16 and 4096.")
-    sides = [_rounded_side(side, context.source.size_multiple) for side in (width, height)]
+    sides = [_rounded_side(side, source.size_multiple) for side in (width, height)]
     if sides == [width, height]:
         ledger.take(f"{key} {sides[0]}x{sides[1]}")
     else:
         ledger.change(
-            f"{key} {width:g}x{height:g} -> {sides[0]}x{sides[1]} "
-            f"(sides are multiples of {context.source.size_multiple})"
+            f"{key} {width:g}x{height:g} -> {sides[0]}x{sides[1]} (sides are multiples of {source.size_multiple})"
         )
     return {"width": sides[0], "height": sides[1]}
 
@@ -236,7 +225,7 @@ def only_kind(files: Sequence[MediaFile], kind: str, ledger: Ledger) -> tuple[Me
 
 
 def with_beside(
-    files: tuple[MediaFile, ...], places: Mapping[str, str], ledger: Ledger, context: Context
+    files: tuple[MediaFile, ...], places: Mapping[str, str], ledger: Ledger, source: SourceFile
 ) -> tuple[tuple[MediaFile, ...], tuple[Rejected, ...], dict[str, Path]]:
     """Returns `files` with control videos and masks of equal names, the rejected files, and the folders by role.
 
@@ -244,7 +233,7 @@ def with_beside(
     not.
     """
     rejected: list[Rejected] = []
-    folders = {role: context.place(text, ledger) for role, text in places.items() if text}
+    folders = {role: found_place(text, source, ledger) for role, text in places.items() if text}
     for role, folder in folders.items():
         by_stem = {in_one_form(Path(name).stem): folder / name for name in media_names(folder)}
         found = {file.path: by_stem.get(in_one_form(file.path.stem)) for file in files}

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from ...dataset.files import MediaFile, Rejected, SourcePart, folder_files
 from ...errors import DatasetError
 from ..listing import read_listing
-from ..source import Columns
-from .ledger import Context, Ledger, area_of, only_kind, parts_of, rounded_frames, with_beside
+from ..source import Columns, SourceFile
+from .ledger import Ledger, area_of, found_place, only_kind, parts_of, rounded_frames, with_beside
 
 _WITHOUT = {
     "all datasets share one cache, keyed by content": "cache_directory",
@@ -24,20 +24,20 @@ _WITHOUT = {
 _EXTRACTIONS = {"head", "chunk", "slide", "uniform", "full"}
 
 
-def read_musubi(data: Mapping[str, Any], context: Context) -> list[SourcePart]:
+def read_musubi(data: Mapping[str, Any], source: SourceFile) -> list[SourcePart]:
     """Returns one part per dataset and length of target_frames."""
     parts: list[SourcePart] = []
     general: dict[str, Any] = data.get("general") or {}
     datasets: list[dict[str, Any]] = data.get("datasets") or []
     for number, section in enumerate(datasets, 1):
-        ledger = Ledger(f"{context.path.name}, dataset {number}", section, general)
-        parts += _parts(ledger, context)
+        ledger = Ledger(f"{source.path.name}, dataset {number}", section, general)
+        parts += _parts(ledger, source)
     return parts
 
 
-def _parts(ledger: Ledger, context: Context) -> list[SourcePart]:
-    kind, files, rejected, listed = _files(ledger, context)
-    settings = {**_size(ledger, context), **_common(ledger), **_by_kind(ledger, kind, context)}
+def _parts(ledger: Ledger, source: SourceFile) -> list[SourcePart]:
+    kind, files, rejected, listed = _files(ledger, source)
+    settings = {**_size(ledger, source), **_common(ledger), **_by_kind(ledger, kind, source)}
     frames = _frames(ledger, kind)
     ledger.drop_all(_WITHOUT)
     pieces = [(f"{own['num_frames']} frames", files, {**settings, **own}) for own in frames]
@@ -45,7 +45,7 @@ def _parts(ledger: Ledger, context: Context) -> list[SourcePart]:
 
 
 def _files(
-    ledger: Ledger, context: Context
+    ledger: Ledger, source: SourceFile
 ) -> tuple[str, tuple[MediaFile, ...], tuple[Rejected, ...], tuple[Any, ...]]:
     """Returns ("clip" or "still", files, rejected files, other watched files)."""
     keys = [f"{what}_{form}" for what in ("video", "image") for form in ("directory", "jsonl_file")]
@@ -53,32 +53,31 @@ def _files(
     if len(named) != 1:
         raise DatasetError(f"{ledger.where} must name one of {', '.join(keys)}; it names {len(named)}.")
     kind = "clip" if named[0].startswith("video") else "still"
-    place = context.place(ledger.get(named[0], str, ""), ledger)
+    place = found_place(ledger.get(named[0], str, ""), source, ledger)
     if named[0].endswith("jsonl_file"):
-        listing = read_listing(replace(context.source, path=place, columns=Columns()))
+        listing = read_listing(replace(source, path=place, columns=Columns()))
         ledger.take(f"{named[0]}: {len(listing.files)} rows of {place.name}")
         ledger.drop("control_directory", "the rows of a list name their control files")
         return kind, listing.files, listing.rejected, (place, *listing.watched)
     files = only_kind(folder_files(place), kind, ledger)
     control = ledger.get("control_directory", str, "")
-    files, rejected, _ = with_beside(files, {"control": control}, ledger, context)
+    files, rejected, _ = with_beside(files, {"control": control}, ledger, source)
     ledger.take(f"{named[0]} {place.name}: {len(files)} {kind}s")
     return kind, tuple(replace(file, name="") for file in files), rejected, (place,)
 
 
-def _size(ledger: Ledger, context: Context) -> dict[str, int]:
+def _size(ledger: Ledger, source: SourceFile) -> dict[str, int]:
     if "resolution" not in ledger:
         ledger.get("resolution", list, [])
         ledger.change("no resolution is stated: 960x544, musubi's own")
         return {"width": 960, "height": 544}
-    stated: Any = ledger.get("resolution", object, [])
-    sides = cast("list[Any]", stated) if isinstance(stated, list) else [stated, stated]
-    if len(sides) != 2 or not all(isinstance(side, int) and not isinstance(side, bool) for side in sides):
-        raise DatasetError(f"{ledger.where}: resolution is {stated!r:.60}; it must be a side or [width, height].")
-    return area_of(sides[0], sides[1], context, ledger, "resolution")
+    sides = ledger.whole_numbers("resolution", ())
+    if len(sides) > 2:
+        raise DatasetError(f"{ledger.where}: resolution is {sides!r:.60}; it must be a side or [width, height].")
+    return area_of(sides[0], sides[-1], source, ledger, "resolution")
 
 
-def _by_kind(ledger: Ledger, kind: str, context: Context) -> dict[str, Any]:
+def _by_kind(ledger: Ledger, kind: str, source: SourceFile) -> dict[str, Any]:
     """Returns the settings that treat stills without a caption and clips without source_fps as musubi does."""
     if kind == "still":
         ledger.drop("source_fps", "stills have no rate")
@@ -89,27 +88,24 @@ def _by_kind(ledger: Ledger, kind: str, context: Context) -> dict[str, Any]:
         return {}
     ledger.change(
         f"no source_fps is stated: each frame of a clip is used once, as in musubi, whatever its rate, and plays at "
-        f"{context.source.fps:g} fps. With source_fps clips keep their speed"
+        f"{source.fps:g} fps. With source_fps clips keep their speed"
     )
     return {"every_frame": True}
 
 
 def _common(ledger: Ledger) -> dict[str, Any]:
-    settings: dict[str, Any] = {"enable_bucket": ledger.get("enable_bucket", bool, False)}
-    ledger.take(f"enable_bucket {str(settings['enable_bucket']).lower()}")
-    if repeats := ledger.get("num_repeats", int, 1):
-        settings["num_repeats"] = repeats
-        ledger.take(f"num_repeats {repeats}")
-    if extension := ledger.get("caption_extension", str, ""):
-        settings["caption_extension"] = extension
-        ledger.take(f"caption_extension {extension}")
-    return settings
+    settings = {
+        "enable_bucket": ledger.get("enable_bucket", bool, False),
+        "num_repeats": ledger.get("num_repeats", int, 1),
+        "caption_extension": ledger.get("caption_extension", str, ""),
+    }
+    return {name: value for name, value in settings.items() if name == "enable_bucket" or value}
 
 
 def _frames(ledger: Ledger, kind: str) -> list[dict[str, Any]]:
     """Returns the frame settings of each part."""
     mode = ledger.get("frame_extraction", str, "head")
-    targets: list[Any] = ledger.get("target_frames", list, [1])
+    targets = ledger.whole_numbers("target_frames", (1,))
     stride, count = ledger.get("frame_stride", int, 10), ledger.get("frame_sample", int, 1)
     most = ledger.get("max_frames", int, 129)
     if kind == "still":
@@ -123,20 +119,10 @@ def _frames(ledger: Ledger, kind: str) -> list[dict[str, Any]]:
         raise DatasetError(
             f"{ledger.where}: frame_extraction is {mode[:40]!r}. Known: {', '.join(sorted(_EXTRACTIONS))}."
         )
-    if not targets or not all(isinstance(target, int) for target in targets):
-        raise DatasetError(f"{ledger.where}: target_frames is {targets!r:.60}; it must be a list of whole numbers.")
     more: dict[str, Any] = {} if mode == "head" else {"frame_extraction": mode}
-    ledger.take(f"frame_extraction {mode}")
-    if mode == "slide":
-        more["frame_stride"] = stride
-        ledger.take(f"frame_stride {stride}")
-    if mode == "uniform":
-        more["frame_sample"] = count
-        ledger.take(f"frame_sample {count}")
+    more |= {"frame_stride": stride} if mode == "slide" else {"frame_sample": count} if mode == "uniform" else {}
     if mode == "full":
-        frames = rounded_frames(most, ledger, "max_frames")
-        ledger.take(f"max_frames {frames}")
-        return [{"num_frames": frames, **more}]
+        return [{"num_frames": rounded_frames(most, ledger, "max_frames"), **more}]
     if "target_frames" not in ledger:
         ledger.change(
             "no target_frames is stated: only the first frame of each clip is trained, as in musubi-tuner, so no "

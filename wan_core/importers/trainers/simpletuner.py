@@ -11,7 +11,8 @@ from typing import Any, cast
 
 from ...dataset.files import MediaFile, Rejected, SourcePart, files_of_folder
 from ...errors import DatasetError
-from .ledger import Context, Ledger, area_of, only_kind, rounded_frames, with_beside
+from ..source import SourceFile
+from .ledger import Ledger, area_of, found_place, only_kind, rounded_frames, with_beside
 
 _EMBEDS = ("text_embeds", "image_embeds", "conditioning_image_embeds")
 _ROLES = {"mask": "mask", "controlnet": "control"}
@@ -34,7 +35,7 @@ _WITHOUT = {
 }
 
 
-def read_simpletuner(data: Sequence[Any], context: Context) -> list[SourcePart]:
+def read_simpletuner(data: Sequence[Any], source: SourceFile) -> list[SourcePart]:
     """Returns one part per backend with clips or stills; the first part has the notes about the other backends."""
     parts: list[SourcePart] = []
     aside: list[str] = []
@@ -42,14 +43,14 @@ def read_simpletuner(data: Sequence[Any], context: Context) -> list[SourcePart]:
     by_id = {str(section.get("id", "")): section for section in sections}
     for number, section in enumerate(sections, 1):
         name = str(section.get("id") or number)[:60]
-        ledger = Ledger(f"{context.path.name}, backend {name!r}", section)
+        ledger = Ledger(f"{source.path.name}, backend {name!r}", section)
         if why := _not_used(ledger):
             aside.append(f"{ledger.where}: not used: {why}")
         else:
-            parts.append(_part(ledger, by_id, context))
+            parts.append(_part(ledger, by_id, source))
     if not parts:
         raise DatasetError(
-            f"{context.path.name} names no clips and no stills that can be used: {'; '.join(aside)[:600]}."
+            f"{source.path.name} names no clips and no stills that can be used: {'; '.join(aside)[:600]}."
         )
     return [replace(parts[0], notes=[*parts[0].notes, *aside]), *parts[1:]]
 
@@ -68,16 +69,16 @@ def _not_used(ledger: Ledger) -> str:
     return "" if place == "local" else f"type {place}: only files on this machine are read"
 
 
-def _part(ledger: Ledger, by_id: Mapping[str, dict[str, Any]], context: Context) -> SourcePart:
+def _part(ledger: Ledger, by_id: Mapping[str, dict[str, Any]], source: SourceFile) -> SourcePart:
     kind = "clip" if ledger.get("dataset_type", str, "image") == "video" else "still"
-    place = context.place(ledger.get("instance_data_dir", str, ""), ledger)
-    found = files_of_folder(place, recursive=True, allowed=context.allowed, named_repeats=False)
+    place = found_place(ledger.get("instance_data_dir", str, ""), source, ledger)
+    found = files_of_folder(place, recursive=True, allowed=source.allowed, named_repeats=False)
     files = only_kind(found.files, kind, ledger)
     ledger.take(f"instance_data_dir {place.name}: {len(files)} {kind}s, subfolders included")
-    files, rejected, watched = _conditioning(files, ledger, by_id, context)
+    files, rejected, watched = _conditioning(files, ledger, by_id, source)
     files, caption_settings = _captions(files, ledger)
     settings = {
-        **_size(ledger, context),
+        **_size(ledger, source),
         **_frames(ledger, kind),
         **_seen(ledger),
         **caption_settings,
@@ -105,14 +106,13 @@ def _prior(ledger: Ledger) -> dict[str, Any]:
     return {"prior_preservation": 1.0}
 
 
-def _size(ledger: Ledger, context: Context) -> dict[str, Any]:
+def _size(ledger: Ledger, source: SourceFile) -> dict[str, Any]:
     value, kind = ledger.get("resolution", float, 1024.0), ledger.get("resolution_type", str, "pixel_area")
     side = 1000 * math.sqrt(value) if kind == "area" else value
     if kind not in ("area", "pixel_area", "pixel"):
         raise DatasetError(f"{ledger.where}: resolution_type is {kind[:40]!r}. Known: area, pixel_area, pixel.")
     if kind == "pixel":
         ledger.change(f"resolution {value:g} as the shorter side -> the area of {value:g}x{value:g}")
-    ledger.take(f"resolution_type {kind}")
     crop = ledger.get("crop", bool, False)
     square = crop and ledger.get("crop_aspect", str, "square") == "square"
     ledger.take(
@@ -122,11 +122,10 @@ def _size(ledger: Ledger, context: Context) -> dict[str, Any]:
     settings: dict[str, Any] = {"enable_bucket": not square}
     if crop and style == "random":
         settings["crop"] = "random"
-        ledger.take("crop_style random")
     elif style not in ("center", "centre"):
         ledger.change(f"crop_style {style} -> center")
     ledger.get("crop_aspect", str, "")
-    return {**settings, **area_of(side, side, context, ledger, "resolution")}
+    return {**settings, **area_of(side, side, source, ledger, "resolution")}
 
 
 def _frames(ledger: Ledger, kind: str) -> dict[str, Any]:
@@ -208,7 +207,7 @@ def _shuffle(ledger: Ledger) -> dict[str, Any]:
 
 
 def _conditioning(
-    files: tuple[MediaFile, ...], ledger: Ledger, by_id: Mapping[str, dict[str, Any]], context: Context
+    files: tuple[MediaFile, ...], ledger: Ledger, by_id: Mapping[str, dict[str, Any]], source: SourceFile
 ) -> tuple[tuple[MediaFile, ...], tuple[Rejected, ...], dict[str, Path]]:
     """Returns `files` with the control files and masks of the backends that `conditioning_data` names."""
     places: dict[str, str] = {}
@@ -220,4 +219,4 @@ def _conditioning(
             ledger.change(f"conditioning_data {name!r:.60} of type {kind or 'unknown'!r} is not used")
         else:
             places[role] = folder
-    return with_beside(files, places, ledger, context)
+    return with_beside(files, places, ledger, source)

@@ -110,11 +110,12 @@ def _walked(tables: Sequence[Path], source: SourceFile) -> Iterator[Any]:
 def _remembered(key: _Key, tables: Sequence[Path], read: ListedCells) -> Iterator[Row]:
     """Yields the rows, and caches them at the end if they are small enough and no file has changed meanwhile."""
     seen: list[Row] = []
-    size = _bytes_of(list(read.columns))
+    size = sum(map(_bytes_of, read.columns))
     for row in read.rows:
         yield row
-        holds_media = not isinstance(row[1], str) and any(bytes_of(cell) is not None for cell in row[1])
-        size += _KEPT_BYTES if holds_media else _ROW_BYTES + _bytes_of(row[1])
+        cells = [row[1]] if isinstance(row[1], str) else row[1]
+        holds_media = any(bytes_of(cell) is not None for cell in cells)
+        size += _KEPT_BYTES + 1 if holds_media else _ROW_BYTES + sum(map(_bytes_of, cells))
         if size <= _KEPT_BYTES:
             seen.append(row)
         else:

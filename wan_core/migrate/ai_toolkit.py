@@ -135,9 +135,8 @@ def read_ai_toolkit_job(data: Mapping[str, Any], source: str) -> ForeignJob:
     rates = [float(rate) for rate in dropped if isinstance(rate, int | float)]
     if rates:
         job.put("caption_dropout", max(rates))
-        job.ledger.take(
-            "caption_dropout_rate of the datasets -> caption_dropout {rate}, for all of them", rate=f"{max(rates):g}"
-        )
+        said = "caption_dropout_rate of the datasets -> caption_dropout {rate}, for all of them"
+        job.ledger.take(said, rate=f"{max(rates):g}")
     if len(processes) > 1:
         job.hint("{n} more processes of the file are not read; import one at a time", n=len(processes) - 1)
     return job

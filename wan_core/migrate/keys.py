@@ -175,11 +175,8 @@ def _is_unset(name: str, job: ForeignJob, ledger: Ledger) -> bool:
         return False
     written = job.unset[name].replace("\n", " ")[:60]
     ledger.change("{key} -> skipped: the file does not say what it means", key=f"{name} {written}")
-    job.hint(
-        "{key} is {value}, a variable that the file does not set: choose the value in the nodes",
-        key=name,
-        value=written,
-    )
+    said = "{key} is {value}, a variable that the file does not set: choose the value in the nodes"
+    job.hint(said, key=name, value=written)
     return True
 
 

@@ -18,34 +18,31 @@ _TORCHAO_FLOAT32 = "torchao's; the LoRA's weights are float32 here, so nothing i
 _TORCHAO = "torchao's, with 8-bit moments too"
 _OPTIMI = {"betas": (0.9, 0.99), "eps": 1e-6, "weight_decay": 0.0}
 _OPTIMIZERS: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "adamw": ("adamw", "", {}),
-    "torchadamw": ("adamw", "", {}),
-    "adam": ("adamw", "its weight decay acts on the weights, not on the gradient", {"weight_decay": 0.0}),
-    "torchadam": ("adamw", "its weight decay acts on the weights, not on the gradient", {"weight_decay": 0.0}),
-    "adamwoptimi": ("adamw", _FLOAT32, _OPTIMI),
-    "optimiadamw": ("adamw", _FLOAT32, _OPTIMI),
+    **dict.fromkeys(("adamw", "torchadamw", "offload", "bnbadamw"), ("adamw", "", {})),
+    **dict.fromkeys(
+        ("adam", "torchadam"),
+        ("adamw", "its weight decay acts on the weights, not on the gradient", {"weight_decay": 0.0}),
+    ),
+    **dict.fromkeys(("adamwoptimi", "optimiadamw"), ("adamw", _FLOAT32, _OPTIMI)),
     "adamwbf16": ("adamw", _FLOAT32, {"eps": 1e-6}),
-    "offload": ("adamw", "", {}),
-    "bnbadamw": ("adamw", "", {}),
     "bnbadamwpaged": ("adamw", "its moments stay on the GPU: those of a LoRA are small", {}),
-    "adamw8": ("adamw8bit", _TORCHAO, {}),
+    **dict.fromkeys(("adamw8", "adamw8bit"), ("adamw8bit", _TORCHAO, {})),
     "adam8bit": ("adamw8bit", _TORCHAO, {"weight_decay": 0.0}),
-    "adamw8bit": ("adamw8bit", _TORCHAO, {}),
     "bnbadamw8bit": ("bnb_adamw8bit", "", {}),
     **dict.fromkeys(("bnbadamw8bitpaged", "bnbpagedadamw8bit", "pagedadamw8bit"), ("bnb_paged_adamw8bit", "", {})),
     "adamw8bitkahan": ("adamw8bit", _TORCHAO_FLOAT32, {}),
     "aoadamw8bit": ("adamw8bit", "", {}),
     "aoadamw4bit": ("adamw4bit", "", {}),
-    "aoadamfp8": ("adamwfp8", "", {}),
-    "aoadamwfp8": ("adamwfp8", "", {}),
+    **dict.fromkeys(("aoadamfp8", "aoadamwfp8"), ("adamwfp8", "", {})),
     "adafactor": ("adafactor", "PyTorch's, with the learning rate as set", {}),
     "torchadafactor": ("adafactor", "", {}),
-    "lion": ("lion", "", {"weight_decay": 0.0}),
+    **dict.fromkeys(("lion", "bnblion"), ("lion", "", {"weight_decay": 0.0})),
     "optimilion": ("lion", _FLOAT32, {"betas": (0.9, 0.99), "weight_decay": 0.0}),
-    "lion8bit": ("lion", "its one moment is not 8-bit: that of a LoRA is small", {"weight_decay": 0.0}),
-    "bnblion": ("lion", "", {"weight_decay": 0.0}),
+    **dict.fromkeys(
+        ("lion8bit", "bnblion8bitpaged"),
+        ("lion", "its one moment is not 8-bit: that of a LoRA is small", {"weight_decay": 0.0}),
+    ),
     "bnblion8bit": ("bnb_lion8bit", "", {"weight_decay": 0.0}),
-    "bnblion8bitpaged": ("lion", "its one moment is not 8-bit: that of a LoRA is small", {"weight_decay": 0.0}),
     "prodigy": ("prodigy", "", {"weight_decay": 0.0}),
     "prodigyopt.prodigy": ("prodigy", "pytorch-optimizer's", {"weight_decay": 0.0}),
     "prodigy8bit": ("prodigy", "its moments are not 8-bit: those of a LoRA are small", {"weight_decay": 0.0}),
@@ -126,10 +123,8 @@ def optimizer(name: str, arguments: Mapping[str, Any], job: ForeignJob, *, libra
         given = _of_adafactor(given)
     _arguments({**own, **given}, ours, set(given), job)
     if ours == "prodigy" and job.of("learning_rate") < 0.1:
-        job.mend(
-            "learning_rate {rate} -> 1: Prodigy finds the rate itself, and this is a factor of it",
-            rate=f"{job.of('learning_rate'):g}",
-        )
+        said = "learning_rate {rate} -> 1: Prodigy finds the rate itself, and this is a factor of it"
+        job.mend(said, rate=f"{job.of('learning_rate'):g}")
         job.put("learning_rate", 1.0)
     return Changed(ours, why) if why else ours
 
@@ -202,13 +197,8 @@ def _split(text: str) -> list[str]:
 
 
 _SCHEDULES = {
-    "constant": ("constant", ""),
+    **{name: (name, "") for name in ("constant", "linear", "cosine", "cosine_with_restarts", "polynomial", "rex")},
     "constant_with_warmup": ("constant", ""),
-    "linear": ("linear", ""),
-    "cosine": ("cosine", ""),
-    "cosine_with_restarts": ("cosine_with_restarts", ""),
-    "polynomial": ("polynomial", ""),
-    "rex": ("rex", ""),
     "warmup_stable_decay": ("wsd", "it falls steeply at first"),
     "cosine_with_min_lr": ("cosine", "lr_scheduler_min_lr_ratio sets the final value"),
     "sine": ("cosine", "a sine has no counterpart"),

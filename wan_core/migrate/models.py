@@ -149,9 +149,8 @@ def model_file(value: str, job: ForeignJob, expert: str = "") -> str | Changed |
         return Without("the file does not say which Wan model it is; choose it in Load Wan Model")
     if job.trainer in _TAKES_REPOSITORIES and _of_others(value):
         job.put(at, UNKNOWN_MODEL)
-        job.hint(
-            "{file} holds other weights than the original: choose their file in Load Wan Model", file=f"{value:.80}"
-        )
+        said = "{file} holds other weights than the original: choose their file in Load Wan Model"
+        job.hint(said, file=f"{value:.80}")
         return None
     expert = expert_shown(value) or expert or job.expert
     if kind.low_noise_file and not expert:

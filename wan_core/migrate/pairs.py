@@ -91,11 +91,8 @@ def _rate_and_rank(high: ForeignJob, low: ForeignJob) -> None:
     follows = high.of("alpha") * rank / max(1, high.of("rank"))
     unset = {"network_dim", "network_alpha"} & (high.unset.keys() | low.unset.keys())
     if not unset and not isclose(alpha, follows, rel_tol=1e-6):
-        high.ledger.change(
-            "network_alpha {alpha} of low noise -> {to}: alpha follows the rank where both are trained",
-            alpha=f"{alpha:g}",
-            to=f"{follows:g}",
-        )
+        said = "network_alpha {alpha} of low noise -> {to}: alpha follows the rank where both are trained"
+        high.ledger.change(said, alpha=f"{alpha:g}", to=f"{follows:g}")
 
 
 def _noise_levels(high: ForeignJob, low: ForeignJob) -> None:
@@ -123,10 +120,8 @@ def _shared(high: ForeignJob, low: ForeignJob) -> None:
     if base_name(high.data) != base_name(low.data):
         differ.append(f"dataset_config {base_name(low.data)}")
     if differ:
-        high.ledger.change(
-            "low noise: {values} -> skipped: both experts share it, and the value of the high noise command is used",
-            values=f"{', '.join(differ):.400}",
-        )
+        said = "low noise: {values} -> skipped: both experts share it, and the value of the high noise command is used"
+        high.ledger.change(said, values=f"{', '.join(differ):.400}")
 
 
 def _stem(high: str, low: str) -> str:

@@ -136,11 +136,8 @@ def _prompts(job: ForeignJob, beside: NamedFiles) -> None:
     if "<token>" in text:
         job.hint("<token> in prompts is a placeholder for your own word: replace it")
     if lost:
-        job.ledger.change(
-            "{file}: {suffixes} after a prompt -> skipped: they are not read here",
-            file=name,
-            suffixes=", ".join(sorted(lost)),
-        )
+        said = "{file}: {suffixes} after a prompt -> skipped: they are not read here"
+        job.ledger.change(said, file=name, suffixes=", ".join(sorted(lost)))
 
 
 def _with(own: str, text: str) -> str:
@@ -172,9 +169,8 @@ def _lycoris(job: ForeignJob, beside: NamedFiles) -> None:
     said: Any = parse_document(*found) if found is not None else {}
     if not isinstance(said, dict) or "algo" not in said:
         job.put("adapter", "LoKr")
-        job.hint(
-            "{file} was not found: adapter is LoKr, LyCORIS's usual kind; set lokr_factor and rank", file=named[:80]
-        )
+        sentence = "{file} was not found: adapter is LoKr, LyCORIS's usual kind; set lokr_factor and rank"
+        job.hint(sentence, file=named[:80])
         return
     given = cast("dict[str, Any]", said)
     made = adapter(str(given["algo"]), job)
@@ -185,15 +181,11 @@ def _lycoris(job: ForeignJob, beside: NamedFiles) -> None:
     if int(given.get("linear_dim") or 0) > 1024 and job.of("adapter") == "LoKr":
         job.put("alpha", 0.0)  # a LoKr of complete matrices has scale 1
     rest = sorted(given.keys() - _LYCORIS.keys() - {"algo"})
-    job.ledger.take(
-        "lycoris_config: algo {algo} -> adapter, and {keys}",
-        algo=given["algo"],
-        keys=", ".join(given.keys() & _LYCORIS.keys()),
-    )
+    sentence = "lycoris_config: algo {algo} -> adapter, and {keys}"
+    job.ledger.take(sentence, algo=given["algo"], keys=", ".join(given.keys() & _LYCORIS.keys()))
     if rest:
-        job.ledger.change(
-            "lycoris_config: {keys} -> skipped: lora_targets and rank_patterns name layers", keys=", ".join(rest)
-        )
+        sentence = "lycoris_config: {keys} -> skipped: lora_targets and rank_patterns name layers"
+        job.ledger.change(sentence, keys=", ".join(rest))
 
 
 _LYCORIS = {"factor": "lokr_factor", "linear_dim": "rank", "linear_alpha": "alpha"}

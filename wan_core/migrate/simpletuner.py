@@ -137,7 +137,6 @@ def read_simpletuner_job(data: Mapping[str, Any], source: str) -> ForeignJob:
     job = ForeignJob("SimpleTuner", source, ledger_of(source, flat))
     take_over(KEYS, job, job.ledger)
     if str(flat.get("model_type", "full")) != "lora":
-        job.mend(
-            "model_type {type} trains the full model; here it is a LoRA", type=shown(flat.get("model_type", "full"))
-        )
+        said = "model_type {type} trains the full model; here it is a LoRA"
+        job.mend(said, type=shown(flat.get("model_type", "full")))
     return job

@@ -17,19 +17,16 @@ from .learning import optimizer as known_optimizer
 from .models import said_kind
 
 _ATTENTIONS = {
+    **dict.fromkeys(("flash-attn", "flash-attn-2-hub"), "flash_attn"),
+    **dict.fromkeys(("flash-attn-3", "flash-attn-3-hub", "flash-attn-3-varlen"), "flash_attn_3"),
     "diffusers": "sdpa",
-    "flash-attn": "flash_attn",
-    "flash-attn-2-hub": "flash_attn",
-    "flash-attn-3": "flash_attn_3",
-    "flash-attn-3-hub": "flash_attn_3",
-    "flash-attn-3-varlen": "flash_attn_3",
     "xformers": "xformers",
     "cudnn": "sdpa_cudnn",
 }
 
 
 def family(value: str, job: ForeignJob) -> None:
-    if value not in ("wan",):
+    if value != "wan":
         raise ConfigError(f"{job.source} trains the family {value[:40]!r}. Only wan is trained here.")
 
 

@@ -154,8 +154,8 @@ def _to_write(clips: dict[str, Found], names: Sequence[str | None], replace: int
     given = [name for name in names if name]
     if unknown := [name for name in given if name not in clips]:
         raise DatasetError(
-            "names has {names}, which no clip of this dataset is called. Connect names of Wan Clip Frames, and the "
-            "same dataset to both nodes.",
+            "No clip of this dataset is called {names}. Connect names of Wan Clip Frames, and connect the same "
+            "dataset to both nodes.",
             names=listed(unknown),
         )
     existing = [name for name in given if clips[name].caption]

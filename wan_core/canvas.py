@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-_ZOOM = 0.6
+_ZOOM = 0.7
 """zoom at which a workflow opens; below 8/14 ComfyUI's page draws nodes without text"""
 _CORNER = (80, 130)
 """screen pixels between the canvas corner and the first node, which the page's bars leave visible"""

@@ -105,7 +105,7 @@ def test_captions_are_edited_on_the_contact_sheet(pages: Pages, frontend: str, f
     shows(sheet, "Saved. Run again to train with it.")
     assert (folder / "bad.txt").read_text(encoding="utf-8") == "a café"
     sheet.get_by_role("button", name="Undo", exact=True).click()
-    shows(sheet, "Put back: 1 caption file.")
+    shows(sheet, "Restored: 1 caption file.")
     assert texts(folder) == before
 
     sheet.get_by_role("button", name=f"{names[-1]}.mp4").click()
@@ -141,7 +141,7 @@ def test_captions_are_edited_on_the_contact_sheet(pages: Pages, frontend: str, f
     assert texts(folder)[f"{names[0]}.txt"] == "a red hare number 0\n"
     for count in (len(names) - 1, 1, 1):
         sheet.get_by_role("button", name="Undo", exact=True).click()
-        shows(sheet, f"Put back: {count} caption file" + ("." if count == 1 else "s."))
+        shows(sheet, f"Restored: {count} caption file" + ("." if count == 1 else "s."))
     for _ in range(100):  # the last two say the same words
         if texts(folder) == before:
             break
@@ -219,7 +219,7 @@ def test_clips_are_excluded_cut_and_cropped_on_the_contact_sheet(pages: Pages, f
     canvas.page.wait_for_function(PICTURES)
     canvas.screenshot(f"excluded-{'vue' if canvas.vue else 'litegraph'}")
     sheet.get_by_role("button", name="Undo", exact=True).click()
-    shows(sheet, "Put back: the last choice.")
+    shows(sheet, "Restored: the previous choice.")
     settled(canvas, folder, {})
     sheet.get_by_label("Which clips are shown").select_option("")
     assert canvas.our_problems == []

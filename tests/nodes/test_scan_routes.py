@@ -57,7 +57,7 @@ def test_a_clip_is_excluded_by_one_page_and_the_other_is_shown_it(routes: RouteS
     assert routes.get(f"{PLACE}/captions?group=secret").status == 400
     late = routes.post(f"{PLACE}/choice", {**asked, "choice": {"start_s": 2, "crop": [0, 1]}})
     assert late.status == 409
-    assert "a2.webm was changed by somebody else meanwhile" in late.data["error"]
+    assert "a2.webm was changed elsewhere in the meantime" in late.data["error"]
     for odd in ({"crop": [7, 1]}, {"start_s": "now"}, {"excluded": 1}):
         assert routes.post(f"{PLACE}/choice", {**asked, "choice": odd}).status == 409
     for odd in ({"clip": 2}, {**asked, "before": None}, {**asked, "clip": "2"}):

@@ -21,12 +21,12 @@ _BLUR_PX = 1.4
 """standard deviation of the blur in pixels of the trained picture"""
 
 _SENTENCES = {
-    "still": "nothing moves, so stillness is learned",
-    "still_start": "still at the start of the trained frames, so clips learn to wait; cut it off",
-    "still_end": "still at the end of the trained frames, so clips learn to stop; cut it off",
+    "still": "nothing moves, so the LoRA learns clips without motion",
+    "still_start": "no motion at the start of the trained frames, so generated clips begin still; cut it off",
+    "still_end": "no motion at the end of the trained frames, so generated clips end still; cut it off",
     "cuts": "cuts inside the trained frames, which are learned as jumps; turn on split_scenes of Wan Dataset Settings",
     "repeated": "frames repeat, as in film stored at another rate, so motion stutters (ffmpeg -vf mpdecimate)",
-    "combed": "combs of two fields, which are learned (ffmpeg -vf yadif; for film shown as television -vf pullup)",
+    "combed": "interlaced (combed lines), which is learned (ffmpeg -vf yadif; for film shown as television -vf pullup)",
     "flicker": "brightness flickers, which is learned (ffmpeg -vf deflicker)",
     "blurred": "blurred at the training size, which is learned",
     "bars": "black bars, which are learned; crop them off",

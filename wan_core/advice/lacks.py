@@ -56,7 +56,7 @@ def _on_the_set(review: DatasetReview, step_s: float | None) -> list[Remark]:
     )
     few = len(files) < _FEW
     if few:
-        text += "; with so few, what surrounds the subject is learned with it: add clips in other places"
+        text += "; with so few, the background is learned together with the subject: add clips in other places"
     if step_s is not None:
         cost = f"an epoch of {counted(batches, 'step')} takes about {_minutes(batches * step_s)} on this card"
         text += f"; {cost}, at {step_s:.2g} s a step"
@@ -74,7 +74,7 @@ def _on_same_captions(files: Sequence[Sample]) -> list[Remark]:
     if not same:
         return []
     names = [sample.clip_name for sample in written if _words_of(sample.caption) in same]
-    text = f"captions that are all alike, so what differs between these clips cannot be asked for: {listed(names)}"
+    text = f"captions that are all alike, so a prompt cannot choose between these clips: {listed(names)}"
     return [Remark(kind="same_captions", text=text, names=tuple(names), count=len(names))]
 
 
@@ -92,14 +92,14 @@ def _on_common_words(dataset: Dataset, files: Sequence[Sample]) -> list[Remark]:
     if not known:
         return []
     text = (
-        f"in every caption, so {_is_or_are(known)} part of the trigger: {listed(known)}. What all clips share is "
+        f"in every caption, so {_acts_or_act(known)} like the trigger word: {listed(known)}. What all clips share is "
         "learned with these words; prompts need them too"
     )
     return [Remark(kind="every_caption", text=text, names=tuple(known), count=len(known))]
 
 
-def _is_or_are(words: Sequence[str]) -> str:
-    return "it is" if len(words) == 1 else "they are"
+def _acts_or_act(words: Sequence[str]) -> str:
+    return "it acts" if len(words) == 1 else "they act"
 
 
 def _on_held_out(review: DatasetReview) -> list[Remark]:
@@ -107,6 +107,6 @@ def _on_held_out(review: DatasetReview) -> list[Remark]:
         return []
     held = {sample.path for sample in review.held_out}
     named = any(part.config.held_out or part.config.held_out_folder for part in review.dataset.parts)
-    how = "by name, as the settings say" if named else "by the digest of their bytes, not by name or order"
+    how = "by name, as the settings say" if named else "by their file content, not by name or order"
     text = f"held-out clips are chosen {how}"
     return [Remark(kind="held_out_how", text=text, names=tuple(s.name for s in review.held_out), count=len(held))]

@@ -112,7 +112,8 @@ def put_choice(path: Path, before: Choice, choice: Choice, places: CaptionFolder
         data = _bytes_of_choices(path, places)
         if choice_of(read_choices(data, _where(path)), path.name) != before:
             raise DatasetError(
-                "{name} was changed by somebody else meanwhile. Its present state is shown now; change that.",
+                "{name} was changed elsewhere in the meantime, so your change is not saved. The node now shows the "
+                "current state: repeat your change there.",
                 name=shown(path),
             )
         made = with_choice(data, _where(path), path.name, choice)

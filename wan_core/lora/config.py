@@ -109,9 +109,9 @@ class LoraConfig(Config):
     )
     init: str = setting(
         "default",
-        "Initial values of the adapter. default: the usual ones of its type. gaussian: normal A of a LoRA, rsLoRA or "
-        "DoRA. PiSSA: the largest directions of the weight; OLoRA: its QR form; both for LoRA and rsLoRA, with a file "
-        "of twice the rank. Change it when the loss falls too slowly.",
+        "Initial values of the adapter. default: the usual ones of its type. gaussian: normally distributed values "
+        "in matrix A of a LoRA, rsLoRA or DoRA. PiSSA: the largest directions of the weight; OLoRA: its QR form; "
+        "both for LoRA and rsLoRA, with a file of twice the rank. Change it when the loss falls too slowly.",
         choices=_INITS,
         called="adapter_init",
     )

@@ -32,7 +32,10 @@ def as_one_job(jobs: Sequence[ForeignJob]) -> ForeignJob:
         _join(high, low)
         job, taken = high, 2
     if len(jobs) > taken:
-        others = "{n} commands train, and {name} is imported: import each of the others from a file of its own"
+        others = (
+            "the file has {n} training commands, and {name} is imported: save each of the others in a file of its "
+            "own to import it"
+        )
         name = str(job.of("run_name") or job.of(f"{LOADER}.diffusion_model"))[:80]
         job.hint(others, n=len(jobs), name=name)
     return job

@@ -177,7 +177,7 @@ class MemoryPlan:
             return "It fits."
         place, needed, free = self.room.lacks(self.estimate)[0]
         return filled(
-            "{variant} at rank {rank} needs {needed} GiB on {place} with every measure of memory auto, but only "
+            "{variant} at rank {rank} needs {needed} GiB on {place} even with memory auto, but only "
             "{free} GiB are free. {advice}",
             variant=size_words(self.job.file.variant, self.job.step),
             rank=self.job.lora.rank,

@@ -87,7 +87,7 @@ Cancel saves and stops; Run again resumes it.
 
 {note("Wan 2.1 T2V-1.3B", 1)}
 
-Before it, ComfyUI loads the text encoder once, to read the captions.
+Before training, ComfyUI loads the text encoder once, to encode the captions.
 
 **How long**: pictures are encoded once, then come 1500 steps; the panel of *Train Wan LoRA* says how long is left after
 the first ones.""",
@@ -110,9 +110,8 @@ I2V = Graph(
 - `vae/wan_2.1_vae.safetensors`
 - `text_encoders/umt5_xxl_fp8_e4m3fn_scaled.safetensors`
 
-**What is new here**: the model is given the first frame of each clip, so the LoRA learns what happens next. The
-cache keeps these frames beside the clips. Previews start from the picture in *Load Image*; without it they start
-from your first clip.
+**What is new here**: the model is given the first frame of each clip, so the LoRA learns what happens next. These
+frames are cached too. Previews start from the picture in *Load Image*; without it they start from your first clip.
 
 **Steps**
 
@@ -327,7 +326,7 @@ begins by itself.
 
 {note("Wan 2.1 T2V-1.3B", 33, 49, 81)}
 
-Before it, ComfyUI loads the model that writes captions, about 5 GB, and takes it out again.
+Before training, ComfyUI loads the model that writes captions (about 5 GB) and unloads it again.
 
 **How long**: 1500 steps after encoding; the panel of *Train Wan LoRA* says how long is left after the first ones.""",
     placed(
@@ -344,22 +343,22 @@ Before it, ComfyUI loads the model that writes captions, about 5 GB, and takes i
         (
             """## Captions
 
-*Generate Text* needs ComfyUI 0.33 or newer. In an older version, or if you like another captioner more: put its node
-in the same place, with its image input linked to `frames` and its text linked to `captions`.
+*Generate Text* needs ComfyUI 0.33 or newer. To use another captioner, put its node in the same place: connect
+`frames` to its image input, and its text to `captions`.
 
-The prompt asks for what Wan's own captions say: the subject, its motion, the camera, the place. Say there what matters
+The prompt asks for what Wan's own captions describe: the subject, its motion, the camera, the place. Add what matters
 to you, such as the name of a character.""",
-            (0, TITLE + NOTE[3] + GAP, NOTE[2], 330),
+            (0, TITLE + NOTE[3] + GAP, NOTE[2], 380),
         ),
         (
             """## Check before you train long
 
-*Wan Save Captions* shows every clip with its caption. Click a picture to correct it; *Undo* takes all new captions
-back. Captions that you wrote yourself stay as they are.
+*Wan Save Captions* shows every clip with its caption. Click a picture to correct it; *Undo* removes all new captions.
+Your own captions are not changed.
 
-A caption says what may change later. What is in every clip and in no caption, such as a face or a style, becomes what
-the LoRA adds by itself.""",
-            (0, TITLE + NOTE[3] + 330 + 3 * GAP, NOTE[2], 330),
+A caption describes what a prompt can change later. What is in every clip and in no caption, such as a face or a
+style, is what the LoRA always adds.""",
+            (0, TITLE + NOTE[3] + 380 + 3 * GAP, NOTE[2], 380),
         ),
     ),
 )

@@ -70,11 +70,11 @@ APP = (
 AS_APP = """**As an app**: newer versions of ComfyUI show folder, trigger word, clips with captions, name and panel
 alone: *Enter app mode*, in the menu at the top left."""
 """paragraph of the note of a graph with an app"""
-BEST_STEP = """**Best step**: of 20 files or more *Wan Dataset Settings* keeps a few from training, and a star marks
-the saved step that suits them best. Set its `held_out_ratio` to 0 to train on all; of fewer files none is kept."""
+BEST_STEP = """**Best step**: of 20 files or more, *Wan Dataset Settings* holds out a few for validation, and a star
+marks the saved step with the lowest validation loss. Set its `held_out_ratio` to 0 to train on all files."""
 """paragraph of a note"""
 TITLE = 30
-NOTE = (0, TITLE, 360, 700)
+NOTE = (0, TITLE, 400, 800)
 """left and top edge, width and height of the note. It is at the origin: Nodes 2.0 of older pages stretches graphs from
 there"""
 GAP = 40

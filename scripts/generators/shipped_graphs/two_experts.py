@@ -152,22 +152,23 @@ EDIT_PAIRS = Graph(
 - `vae/{VAE_21}`
 - `text_encoders/{UMT5}`
 
-**What is new here**: Bernini-R reads a source video, a reference video and up to 8 reference images. Its files look
-like those of Wan 2.2 T2V; files beside the clips make the difference, and the report of *Wan Video Dataset* says so.
+**What is new here**: Bernini-R reads a source video, a reference video and up to 8 reference images. Its model files
+look like those of Wan 2.2 T2V, so the files next to the clips decide; the report of *Wan Video Dataset* says what is
+trained.
 
 **Steps**
 
 1. Put pairs into a folder of ComfyUI's `input` folder: `one.mp4` is the edited clip, `one_source.mp4` the clip before
 the edit, `one.txt` the instruction. References, if any: `one_ref1.png` to `one_ref8.png`, `one_refvideo.mp4`. Every
-clip needs one of them; they are no clips themselves.
-2. Choose the folder in *Wan Video Dataset*, then press **Run**. Previews edit the source of a clip that is kept from
-training, else of the first clip.
+clip needs one of them; they are not trained as clips.
+2. Choose the folder in *Wan Video Dataset*, then press **Run**. Previews edit the source of the first held-out clip,
+otherwise of the first clip.
 3. To use the LoRAs, load each on its own model, with ComfyUI's *Bernini Conditioning* (version 0.33 or newer).
 
 {BEST_STEP}
 
 **Memory**: from 12 GB (predicted). A source counts like the clip itself: 33 frames of 832x480 need what 65 frames need
-without one. *Train Wan LoRA* shows what is predicted for yours.
+without one. *Train Wan LoRA* shows the prediction for your settings.
 
 **How long**: 1500 steps for each model, 3000 in all; a step takes about twice as long as without a source.""",
     placed(

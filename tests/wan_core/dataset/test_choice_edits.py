@@ -59,7 +59,7 @@ def test_clips_of_any_name_are_excluded_cut_and_put_back(folder: Path) -> None:
 def test_the_second_of_two_pages_is_refused_for_the_clip_that_the_first_has_changed(folder: Path) -> None:
     one, other = page(folder), page(folder)
     first = one.choose(0, PLAIN, OUT)
-    with pytest.raises(DatasetError, match=r"a\.mp4 was changed by somebody else meanwhile"):
+    with pytest.raises(DatasetError, match=r"a\.mp4 was changed elsewhere in the meantime"):
         other.choose(0, PLAIN, PIECE)
     assert other.caption(0).choice == OUT, "the second page reads the state of now"
     assert other.choose(1, PLAIN, PIECE).clips == 1, "another clip of the folder is free"

@@ -28,10 +28,10 @@ test("what was done is said with what was not", () => {
     doneText(done, false),
     "2 captions changed. Run again to train with them. a.txt is a link. Edit it there.",
   );
-  assert.match(doneText({ ...done, refused: [] }, true), /^Put back: 2 caption files[.]$/);
-  assert.equal(doneText(done, true, true), "Put back: the last choice.");
+  assert.match(doneText({ ...done, refused: [] }, true), /^Restored: 2 caption files[.]$/);
+  assert.equal(doneText(done, true, true), "Restored: the previous choice.");
   const one = { ...done, clips: 1, refused: [] };
-  assert.equal(doneText(one, true), "Put back: 1 caption file.");
+  assert.equal(doneText(one, true), "Restored: 1 caption file.");
   assert.equal(doneText(one, false), "1 caption changed. Run again to train with it.");
   assert.equal(replaceText({ ...found, can_change: 1 }), "Replace 5 in 1 caption");
 });

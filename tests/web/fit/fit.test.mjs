@@ -307,7 +307,7 @@ test("a plan in words: of the fullest device, with what it does and how long it 
     "On a card such as RTX 4080: about 28.8 s per step, 12:00:30 in all.",
   );
   const onHost = { ...plan, devices: plan.devices.slice(0, 1) };
-  assert.equal(headline(onHost), "Does not fit: 70.0 GiB of host memory needed, 60.0 GiB free");
+  assert.equal(headline(onHost), "Does not fit: 70.0 GiB of CPU RAM needed, 60.0 GiB free");
   assert.ok(
     !details(onHost).some(
       (line) => line.startsWith("Host memory") || line.includes("other programs"),

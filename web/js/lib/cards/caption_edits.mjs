@@ -87,13 +87,13 @@ export function lessText({ count, can_change: able }) {
 
 /** @param {Written} done @param {boolean} back whether it was an undo @param {boolean} [choice] of a choice */
 export function doneText({ clips, refused }, back, choice = false) {
-  if (choice) return t("Put back: the last choice.");
+  if (choice) return t("Restored: the previous choice.");
   return inOneText([back ? putBack(clips) : changed(clips), ...list(refused).map(text).map(told)]);
 }
 
 /** @param {number} count */
 function putBack(count) {
-  return counted(count, "Put back: 1 caption file.", "Put back: {n} caption files.");
+  return counted(count, "Restored: 1 caption file.", "Restored: {n} caption files.");
 }
 
 /** @param {number} count */

@@ -111,7 +111,7 @@ export class ChoiceEditor {
     write(this.excluding, excluded ? t("Include") : t("Exclude"));
     this.excluding.title = excluded
       ? t("Trains this clip again")
-      : t("Keeps this clip and does not train it; written to wan_dataset.json next to it");
+      : t("Excludes this clip from training; its file is kept, and wan_dataset.json next to it records the choice");
     mark(this.excluding, "aria-pressed", String(excluded));
     this.excluding.hidden = !able;
     this.whole.hidden = !able || !isCut(this.#choice);

@@ -64,7 +64,7 @@ export function numbers(dataset) {
     ],
     [
       t("excluded"),
-      t("Excluded on the contact sheet: kept, and not trained"),
+      t("Excluded on the contact sheet: the file is kept and not trained"),
       many(dataset.excluded?.count),
     ],
     [
@@ -226,15 +226,15 @@ function findingText(kind, count) {
     case "still":
       return t("nothing moves: the model learns stillness");
     case "still_start":
-      return t("still at the start of the trained frames: cut it off");
+      return t("no motion at the start of the trained frames: cut it off");
     case "still_end":
-      return t("still at the end of the trained frames: cut it off");
+      return t("no motion at the end of the trained frames: cut it off");
     case "cuts":
       return t("cuts inside the trained frames: turn on split_scenes");
     case "repeated":
       return t("frames repeat, so motion stutters");
     case "combed":
-      return t("combs of two fields: the model learns them");
+      return t("interlaced (combed lines): the model learns them");
     case "flicker":
       return t("brightness flickers: the model learns it");
     case "blurred":
@@ -246,13 +246,13 @@ function findingText(kind, count) {
     case "not_measured":
       return t("not measured yet: point at the contact sheet to measure them");
     case "few_files":
-      return t("so few files: what surrounds the subject is learned with it");
+      return t("few files: the background is learned together with the subject");
     case "same_captions":
-      return t("the same caption as others: what differs between them cannot be asked for");
+      return t("the same caption as other clips: a prompt cannot choose between them");
     case "every_caption":
-      return t("words in every caption: they are part of the trigger");
+      return t("words in every caption: they act like the trigger word");
     case "held_out_how":
-      return t("held out: by name as set, or by the digest of their bytes");
+      return t("held out for validation: as named in held_out, or chosen by file content");
     default:
       return kind;
   }

@@ -47,10 +47,11 @@ export function lineInWords(line) {
   return line;
 }
 
-/** @param {import("../page/graph.mjs").GraphNode} node a loaded one */
+/** Enlarges the text of a note of ours and translates it. @param {import("../page/graph.mjs").GraphNode} node a loaded one */
 export function translateNote(node) {
   const [widget] = node.widgets ?? [];
   if (node.type !== NOTE || !node.properties?.[TITLE] || typeof widget?.value !== "string") return;
+  widget.element?.classList.add("wan-note");
   const before = new Map(Object.entries(node.properties[ENGLISH] ?? {}));
   /** @type {Record<string, string>} */
   const english = {};

@@ -51,7 +51,7 @@ export function headline(plan) {
   if (!device) return "";
   const { name, needed, room, total } = device;
   const values = { device: name, needed: gib(needed), room: gib(room), total: gib(total) };
-  if (!name) return t("Does not fit: {needed} of host memory needed, {room} free", values);
+  if (!name) return t("Does not fit: {needed} of CPU RAM needed, {room} free", values);
   if (plan.devices.length < 2)
     return plan.fits
       ? t("Fits: {needed} needed, {room} free", values)
@@ -99,7 +99,7 @@ export function details(plan) {
   if (host?.held) {
     const values = { held: host.held };
     said.push(
-      t("ComfyUI uses {held} of host memory; training frees the part that no node needs.", values),
+      t("ComfyUI uses {held} of CPU RAM; training frees the part that no node needs.", values),
     );
   }
   if (known(pace) && pace >= SOONEST) {

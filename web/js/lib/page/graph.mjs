@@ -7,7 +7,7 @@
  *   add?: Function, trigger?: Function, beforeChange?: Function, afterChange?: Function, canvasAction?: Function }} Graph
  * @typedef {{ id: number, comfyClass?: string, hideOutputImages?: boolean, title?: string, onDrawBackground?: Function, graph?: Graph,
  *   subgraph?: Graph, type?: string, mode?: number, pos?: number[], size?: number[], connect?: Function, getInputLink?: Function,
- *   widgets?: { name: string, label?: string, tooltip?: string, value: unknown, serialize?: boolean, callback?: Function,
+ *   widgets?: { name: string, label?: string, tooltip?: string, value: unknown, element?: HTMLElement, serialize?: boolean, callback?: Function,
  *   options?: { values?: unknown, tooltip?: string } }[], properties?: Record<string, unknown>, computeSize?: Function, setSize?: Function,
  *   inputs?: { name: string, link?: number | null, widget?: { name: string } }[], outputs?: { name: string, links?: number[] | null }[],
  *   wanTrainerStatus?: HTMLElement, wanTrainerFailure?: HTMLElement, wanTrainerPanel?: import("../panel/panel.mjs").Panel,

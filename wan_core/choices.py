@@ -24,7 +24,8 @@ CHOICES_BYTES = 16 << 20
 """largest file, more than the choices of 100,000 clips"""
 _VERSION = 1
 _LONGEST_S = 1e6
-_FIX = "Mend it in a text editor, or delete it: then all clips are trained, from their start, cropped at the centre."
+_FIX = "Correct it in a text editor, or delete it: then all clips are trained from their start and cropped at the "
+"centre."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +63,7 @@ class Choice:
         start_s = _number(known.get("start_s", 0.0), 0.0, _LONGEST_S)
         length_s = _number(known.get("length_s", 1.0), 0.0, _LONGEST_S)
         if start_s is None or not length_s:
-            raise DatasetError(f"start_s or length_s of {what} is no number of seconds. {_FIX}")
+            raise DatasetError(f"start_s or length_s of {what} is not a number of seconds. {_FIX}")
         places = [_number(place, 0.0, 1.0) for place in (cast("list[Any]", crop) if isinstance(crop, list) else [])]
         if crop is not None and (len(places) != 2 or None in places):
             raise DatasetError(f"crop of {what} is {_short(crop)}; it is two numbers from 0 to 1, x and y. {_FIX}")

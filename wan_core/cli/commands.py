@@ -122,7 +122,7 @@ def _parser() -> argparse.ArgumentParser:
     add_import_command(command)
     add_run_commands(command)
     add_send_command(command)
-    text = "encode a graph's clips; look after a cache folder: count, check, unpack, make room, export"
+    text = "encode a graph's clips; manage a cache folder: count, check, unpack, trim, export"
     actions = commands.add_parser("cache", help=text, description=text)
     actions = actions.add_subparsers(dest="action", required=True, metavar="ACTION")
     add_encode_command(actions)

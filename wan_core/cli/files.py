@@ -41,13 +41,13 @@ def add_file_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         "--recursive", action="store_true", help="subfolders too; clips in 10_walk are trained ten times as often"
     )
     scan.add_argument("--missing-captions", default="refuse", help="refuse, skip the file, or empty caption")
-    scan.add_argument("--sheet", type=Path, metavar="PAGE.html", help="write the contact sheet as one page, to look at")
+    scan.add_argument("--sheet", type=Path, metavar="PAGE.html", help="write the contact sheet as one HTML file")
     scan.add_argument("--allow", type=Path, action="append", default=[], help="a folder that a file may name files of")
     scan.add_argument(
         "--measure", action="store_true", help="decode each clip: motion, blur, bars, text, flicker, frames that repeat"
     )
     scan.add_argument("--model", type=Path, metavar="FILE", help="says what an epoch costs on this machine's card")
-    scan.add_argument("--cache", type=Path, metavar="FOLDER", help="keeps measures, so that a stopped scan goes on")
+    scan.add_argument("--cache", type=Path, metavar="FOLDER", help="keeps measures, so that a stopped scan continues")
     scan.add_argument(
         "--column", action="append", default=[], metavar="ROLE=NAME", help="path, caption, repeats, control or mask"
     )

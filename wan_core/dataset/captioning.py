@@ -96,7 +96,7 @@ def answers_of(names: Sequence[str], answers: Sequence[str], rules: CaptionRules
             caption=next(iter(captions.values()))[:200],
         )
     unusable = (
-        *([f"The captioner answered nothing for {listed(silent)}."] if silent else []),
+        *([f"The captioner gave no answer for {listed(silent)}."] if silent else []),
         *([f'The captioner refused {listed(refused)}: "{by_name[refused[0]][:200]}".'] if refused else []),
     )
     if not captions:

@@ -319,7 +319,7 @@ class DatasetConfig(Config):
         if (kind := condition_named(self.conditioning)).of_graph:
             name, node = ("HuMo", "WanHuMo") if "whisper" in kind.tensors else ("S2V", "WanSound")
             raise ConfigError(
-                f"{name} hears the sound of a clip, which a folder does not give it yet. Send clips, sound and "
+                f"{name} reads the sound of each clip, which a folder dataset does not encode. Send clips, sound and "
                 f"reference image through {node}ImageToVideo in a graph, then into Wan Cache from Latents."
             )
         if len(self.trigger_word) > _LONGEST_TRIGGER:

@@ -53,7 +53,7 @@ class DatasetReview:
         lines += _group_lines("looks the same", "re-encoded, scaled or cropped", self.look_alikes.groups)
         if self.look_alikes.left_out:
             left = counted(self.look_alikes.left_out, "file")
-            lines.append(f"copies: {left} not compared, {self.comparing_s:g} s were not enough")
+            lines.append(f"copies: {left} not compared within the limit of {self.comparing_s:g} s")
         return "\n".join([*lines, *_size_lines(self.size, self.encoding_s)])
 
 

@@ -61,9 +61,9 @@ def driven_spans(grid: tuple[int, int, int], references: int, *, replaces: bool)
 def refuse_driven(shape: WanShape, what: str, remedy: str) -> None:
     """Raises ConfigError if the model has tokens behind the video; `what`: the feature, start of the sentence."""
     kinds = (
-        (shape.pose_stream_channels, "SCAIL, whose pose tokens are no frames of the video"),
+        (shape.pose_stream_channels, "SCAIL, whose pose tokens are not frames of the video"),
         (shape.whisper_channels, "HuMo, whose reference image follows the video"),
-        (shape.sound_channels, "S2V, whose reference tokens are no frames of the video"),
+        (shape.sound_channels, "S2V, whose reference tokens are not frames of the video"),
     )
     for channels, whose in kinds:
         if channels:

@@ -91,13 +91,13 @@ class Webhook:
             status = connection.getresponse().status
         except (OSError, http.client.HTTPException) as error:
             why = str(error) or type(error).__name__
-            raise Unreachable(f"{self._host} did not answer ({why}). Look at the address, or wait.") from None
+            raise Unreachable(f"{self._host} did not answer ({why}). Check the address, or wait.") from None
         finally:
             connection.close()
         if 300 <= status < 400:
-            raise Unreachable(f"{self._host} answered {status}: it sends elsewhere. Give the address it sends to.")
+            raise Unreachable(f"{self._host} answered {status}: it redirects to another address. Use that address.")
         if status >= 400:
-            raise Unreachable(f"{self._host} answered {status}. Look at the address and its key.")
+            raise Unreachable(f"{self._host} answered {status}. Check the address and its key.")
         self.moved_at = time.monotonic()
 
 

@@ -60,7 +60,7 @@ def test_answers_that_are_no_captions_are_named() -> None:
     )
     assert answers.captions == {"d": "A fox."}
     assert answers.unusable == (
-        "The captioner answered nothing for a, c.",
+        "The captioner gave no answer for a, c.",
         "The captioner refused b: \"I'm sorry, but I can't help.\".",
     )
     for names, given, why in (

@@ -104,5 +104,5 @@ def test_identity_masks_are_shares_of_seven_colours_in_four_frames():
 
 
 def test_a_folder_for_s2v_is_refused_with_the_way_through_a_graph() -> None:
-    with pytest.raises(ConfigError, match=r"S2V hears the sound .* through WanSoundImageToVideo in a graph"):
+    with pytest.raises(ConfigError, match=r"S2V reads the sound .* through WanSoundImageToVideo in a graph"):
         DatasetConfig(conditioning="s2v")

@@ -176,5 +176,5 @@ def test_settings_that_share_out_tokens_are_refused_by_name() -> None:
 
 
 def test_a_folder_of_clips_is_refused_with_the_way_through_the_graph() -> None:
-    with pytest.raises(ConfigError, match=r"hears the sound .* WanHuMoImageToVideo .* Wan Cache from Latents"):
+    with pytest.raises(ConfigError, match=r"reads the sound .* WanHuMoImageToVideo .* Wan Cache from Latents"):
         DatasetConfig(folder="clips", conditioning="humo")

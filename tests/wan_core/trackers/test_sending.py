@@ -113,7 +113,7 @@ def test_the_run_hears_what_goes_wrong_and_its_log_once_it_has_ended(tmp_path: P
     serve(run.directory, settings, BytesIO(lines.encode()), said)
     sentences = [json.loads(line)["said"] for line in said.getvalue().splitlines()]
     assert sentences == [
-        "The webhook failed, and the training continues: 127.0.0.1 answered 503. Look at the address and its key.",
+        "The webhook failed, and the training continues: 127.0.0.1 answered 503. Check the address and its key.",
     ]
     nobody = BytesIO()
     nobody.close()

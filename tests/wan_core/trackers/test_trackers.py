@@ -267,7 +267,7 @@ def test_a_webhook_tries_three_times_and_follows_nobody(hook: SimpleNamespace, m
     hook.answers += [503, 503, 204]
     assert len(posted_by(hook, saved)) == 3
     hook.answers += [302, 302, 302]
-    with pytest.raises(Exception, match=r"127\.0\.0\.1 answered 302: it sends elsewhere") as caught:
+    with pytest.raises(Exception, match=r"127\.0\.0\.1 answered 302: it redirects to another address") as caught:
         posted_by(hook, saved)
     assert "key" not in str(caught.value)
     assert len(hook.posted) == 6

@@ -120,9 +120,8 @@ def many_titles(text: str) -> dict[str, Any]:
 
 
 COSTS = (
-    Cost(without_secrets, "", (*SIGNS, *WORDS, *MAKERS)),
-    Cost(without_secrets, "https://", (*SIGNS, *WORDS, *MAKERS), "!"),
-    Cost(without_secrets, "wandb token", (*SIGNS, *WORDS), "\n"),
+    Cost(without_secrets, "https://", (*SIGNS, *WORDS), "!"),
+    Cost(without_secrets, "wandb token", SIGNS, "\n"),
     Cost(without_secrets, "basic https://h/?", ("A", "a=%41&", "%25")),
     Cost(announces_a_secret, "", (*SIGNS, *WORDS, *MAKERS)),
     Cost(keys_of_a_lora, "", NAMES, "!"),

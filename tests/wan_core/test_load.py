@@ -321,10 +321,10 @@ def big_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 LOADS = [
-    ("fp32.safetensors", "bf16"),
     ("shards", "quantized"),
     ("fp8.safetensors", "as in file"),
     ("q8.gguf", "bf16"),
+    pytest.param("fp32.safetensors", "bf16", marks=pytest.mark.soak),
     pytest.param("fp32.safetensors", "as in file", marks=pytest.mark.soak),
     pytest.param("shards", "as in file", marks=pytest.mark.soak),
     pytest.param("fp8.safetensors", "bf16", marks=pytest.mark.soak),

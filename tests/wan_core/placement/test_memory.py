@@ -244,7 +244,7 @@ SOUNDING = {"sound_channels": 64, "sound_depth": 3, "sound_layers": (0, 5)}
 @pytest.mark.parametrize(
     ("recomputing", "attending"),
     [
-        (Recomputing(), FACED),
+        pytest.param(Recomputing(), FACED, marks=pytest.mark.soak),
         (Recomputing(), SOUNDING),
         pytest.param(Recomputing(blocks=False), FACED, marks=pytest.mark.soak),
         pytest.param(Recomputing(blocks=False), SOUNDING, marks=pytest.mark.soak),
@@ -277,11 +277,11 @@ class AdaptSome:
 @pytest.mark.parametrize(
     ("which", "inside", "recomputing"),
     [
-        ("[0-3]", r"\w+\..*", Recomputing()),
+        pytest.param("[0-3]", r"\w+\..*", Recomputing(), marks=pytest.mark.soak),
         ("[4-7]", r"\w+\..*", Recomputing(blocks=False)),
         ("[1357]", r"\w+\..*", Recomputing(policy=POLICIES["attn_output"], unchecked=3)),
         (r"\d", r"self_attn\..*", Recomputing()),
-        ("5", r"\w+\..*", Recomputing()),
+        pytest.param("5", r"\w+\..*", Recomputing(), marks=pytest.mark.soak),
     ],
     ids=["first half", "last half", "every second", "attention only", "one block"],
 )

@@ -245,7 +245,7 @@ def test_a_cache_of_another_kind_of_model_is_refused_before_weights_are_read(tmp
         train_here(run)
 
 
-@pytest.mark.parametrize("scheme", ["int8", "fp8_e4m3fn"])
+@pytest.mark.parametrize("scheme", ["int8", pytest.param("fp8_e4m3fn", marks=pytest.mark.soak)])
 def test_s2v_is_trained_quantized_and_offloaded_on_all_its_inputs(tmp_path: Path, scheme: str) -> None:
     """With a preview, whose negative prompt hears nothing. The whole model in float32 has nearly the same losses."""
     train, found = short(steps=2, eval_items=0, preview_every_n_steps=2), {}

@@ -6,17 +6,3 @@ from .config import AS_TEMPLATE, FEW_STEPS, OFFICIAL, SampleConfig, SamplingPres
 from .denoiser import Denoiser
 from .generate import generate, steps_above
 from .prompts import PreviewPrompt, file_name_of, read_prompts
-
-__all__ = [
-    "AS_TEMPLATE",
-    "FEW_STEPS",
-    "OFFICIAL",
-    "Denoiser",
-    "PreviewPrompt",
-    "SampleConfig",
-    "SamplingPreset",
-    "file_name_of",
-    "generate",
-    "read_prompts",
-    "steps_above",
-]

@@ -6,5 +6,3 @@ Import `train_job` by its file: it loads every library.
 from __future__ import annotations
 
 from .sample_job import sample_job
-
-__all__ = ["sample_job"]

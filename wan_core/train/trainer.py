@@ -268,12 +268,12 @@ class Trainer:
             with scope("batch"):
                 batch, timestep = self._draw(first + index)
             timestep_sum += timestep
-            if not batch.target.counts and not isinstance(self.model.offload, ShardedBlocks):
-                continue
             if isinstance(sharded := self.model.offload, ShardedBlocks):
                 # Gathers the blocks for ranks that run more target passes than this one.
                 for _ in range(self._draws.most_target_passes(first + index) - len(batch.target.passes)):
                     sharded.gather_all()
+            elif not batch.target.counts:
+                continue
             with scope("forward"):
                 trained = self._objective.trained(batch)
             with scope("backward"):

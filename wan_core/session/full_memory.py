@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import re
 from collections.abc import Callable, Iterator
 
@@ -86,8 +85,10 @@ def _account(said: str, predicted: int | None) -> str:
         parts.append(filled("other programs held {others} GiB", others=f"{others / _GIB:.1f}"))
     if not parts:
         return ""
-    whole = functools.reduce(lambda said, part: filled("{said}, {part}", said=said, part=part), parts)
-    return filled(": {said}", said=whole)
+    said = parts[0]
+    for part in parts[1:]:
+        said = filled("{said}, {part}", said=said, part=part)
+    return filled(": {said}", said=said)
 
 
 def _others_held(said: str) -> float | None:

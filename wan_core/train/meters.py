@@ -189,8 +189,9 @@ def largest_step(cache_set: CacheSet, batch_size: int) -> StepShape:
     """Returns the largest micro-batch of a job on these clips."""
     item = max(cache_set.items, key=cache_set.tokens)
     _, frames, height, width = cache_set.latent_shape(item)
-    sides = {"latent_frames": frames, "latent_height": height, "latent_width": width}
-    return StepShape(batch_size=batch_size, **sides, context=item.context)
+    return StepShape(
+        batch_size=batch_size, latent_frames=frames, latent_height=height, latent_width=width, context=item.context
+    )
 
 
 def _present(device: torch.device) -> dict[str, int | None]:

@@ -100,8 +100,9 @@ def class_of(config: TrainConfig) -> tuple[Callable[..., torch.optim.Optimizer],
         raise DependencyError(f'optimizer "{config.optimizer}" is {known.path}, which {have} lacks. Choose another.')
     # A longer path must match the module of the class, because two modules may have classes of the same name.
     inside = "" if known.path == f"{module}.{name}" else known.path.rpartition(".")[0] + "."
-    is_one = isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)
-    if not (is_one and f"{kind.__module__}.".startswith(inside)):
+    if not (
+        isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer) and f"{kind.__module__}.".startswith(inside)
+    ):
         raise ConfigError(
             f'optimizer_class "{known.path[:80]}" is not an optimizer class. Example: pytorch_optimizer.Adan'
         )

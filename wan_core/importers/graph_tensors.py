@@ -149,8 +149,6 @@ def checked_text(features: Tensor, name: str) -> Tensor:
 
 
 class _Writer:
-    """Writes entries named by content, and counts them."""
-
     def __init__(self, cache: LatentCache) -> None:
         self._cache = cache
         self.written = {"latent": 0, "text": 0, "condition": 0}

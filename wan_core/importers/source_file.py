@@ -151,7 +151,6 @@ def _is_listed(path: Path) -> bool:
 
 
 def _is_self_contained(source: SourceFile) -> bool:
-    """Returns whether the source contains its media files."""
     path = source.path
     tables = tables_of(path) if path.is_dir() else [path] if path.suffix.lower() in TABLE_SUFFIXES else []
     return path.suffix.lower() == ".tar" or (bool(tables) and holds_media(tables[0], source))

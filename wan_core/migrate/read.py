@@ -116,7 +116,6 @@ def _in_sections_of_musubi(table: dict[str, Any]) -> bool:
 
 
 def _script(name: str, text: str, beside: NamedFiles) -> ForeignJob:
-    """Returns the job of a script's training commands."""
     commands = commands_of(name, text)
     if not commands:
         raise UnknownSettingsError(f"{name} holds no command of a known trainer. {_READS}")

@@ -92,7 +92,6 @@ def _expert(job: ForeignJob) -> None:
 
 
 def _dataset(job: ForeignJob, beside: NamedFiles) -> None:
-    """Reads the batch size from the dataset file, and counts the clips."""
     found = beside.text(job.data) if job.data else None
     if found is None:
         return
@@ -161,7 +160,6 @@ def _line(line: str, lost: set[str]) -> str:
 
 
 def _lycoris(job: ForeignJob, beside: NamedFiles) -> None:
-    """Reads the adapter kind from LyCORIS' own file."""
     named = job.values.pop("lycoris", {}).get("file", "")
     if not named:
         return
@@ -192,7 +190,6 @@ _LYCORIS = {"factor": "lokr_factor", "linear_dim": "rank", "linear_alpha": "alph
 
 
 def _steps(job: ForeignJob) -> None:
-    """Converts epochs to steps, for the run's length and for intervals."""
     batch = max(1, job.of("batch_size") * job.of("gradient_accumulation_steps"))
     epoch = -(-job.clips // batch) if job.clips else 0
     if job.epochs is not None:
@@ -231,7 +228,6 @@ def _warmup(job: ForeignJob) -> None:
 
 
 def _together(job: ForeignJob) -> None:
-    """Corrects settings that exclude each other in this trainer."""
     settings = job.values.setdefault(SETTINGS, {})
     if settings.get("optimizer") == "schedule_free":
         if job.of("lr_scheduler") != "constant":
@@ -259,7 +255,6 @@ def _together(job: ForeignJob) -> None:
 
 
 def _sizes(job: ForeignJob) -> None:
-    """Rounds preview sizes to supported sizes."""
     preview = job.values.get(PREVIEW, {})
     if frames := preview.get("num_frames", 0):
         made = max(1, round((frames - 1) / 4) * 4 + 1)

@@ -114,7 +114,7 @@ def test_a_terminal_shows_a_line_that_moves_and_sentences_above_it(monkeypatch: 
     narrow = io.BytesIO()
     monkeypatch.setenv("COLUMNS", "30")
     Terminal(narrow)(step(1))
-    assert narrow.getvalue().decode() == "\rstep 1/10 high noise  loss 0.5", "what goes over its edge stays there"
+    assert narrow.getvalue().decode() == "\rstep 1/10 high noise  loss 0.", "what goes over its edge stays there"
     assert "saved step 1\n" in rest[1]
     assert "\x1b" not in shown
     assert shown.endswith("done at step 10\n")

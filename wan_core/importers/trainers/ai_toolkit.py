@@ -158,6 +158,7 @@ def _captions(ledger: Ledger, general_trigger: str) -> dict[str, Any]:
     ledger.take(f"caption_ext {settings['caption_extension']}; files without a caption get an empty one")
     if trigger := ledger.get("trigger_word", str, general_trigger):
         settings["trigger_word"] = trigger
+        ledger.take(f"trigger_word {trigger!r:.60}")
     if ledger.get("shuffle_tokens", bool, False):
         settings["caption_shuffles"] = 8
         settings["keep_tokens"] = ledger.get("keep_tokens", int, 0)

@@ -150,7 +150,6 @@ def _frames(ledger: Ledger) -> dict[str, Any]:
 
 
 def _clip_mode(ledger: Ledger) -> dict[str, Any]:
-    """Returns the setting for the windows of a long clip."""
     mode = ledger.get("video_clip_mode", str, "")
     if mode == "multiple_overlapping":
         ledger.change(f"video_clip_mode {mode} -> frame_extraction chunk: parts are consecutive and do not overlap")

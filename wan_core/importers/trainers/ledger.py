@@ -162,7 +162,6 @@ def rounded_frames(count: int, ledger: Ledger, key: str) -> int:
 
 
 def _rounded_side(pixels: float, multiple: int) -> int:
-    """Returns the nearest multiple of `multiple`, from `multiple` to 4096."""
     return max(1, min(round(pixels / multiple), 4096 // multiple)) * multiple
 
 

@@ -103,7 +103,6 @@ def _common(ledger: Ledger) -> dict[str, Any]:
 
 
 def _frames(ledger: Ledger, kind: str) -> list[dict[str, Any]]:
-    """Returns the frame settings of each part."""
     mode = ledger.get("frame_extraction", str, "head")
     targets = ledger.whole_numbers("target_frames", (1,))
     stride, count = ledger.get("frame_stride", int, 10), ledger.get("frame_sample", int, 1)

@@ -86,3 +86,18 @@ def test_a_python_that_a_library_starts_takes_nothing_from_there_either(
     monkeypatch.setattr("wan_core.video.child.serve", lambda: subprocess.run(look, check=False).returncode)
     assert door.main() == 0
     assert not marker.exists()
+
+
+def test_a_process_ends_with_its_command_while_a_tracker_hangs() -> None:
+    script = f"""
+import atexit, runpy, sys, threading, time
+sys.path.insert(0, {str(ROOT)!r})
+import wan_core.__main__
+def main(_words):
+    threading.Thread(target=time.sleep, args=(60,), daemon=True, name="tracker x").start()
+    atexit.register(time.sleep, 60)  # as libraries of trackers do
+    return 3
+wan_core.__main__.main = main
+runpy.run_path({str(LAUNCH)!r}, run_name="__main__")
+"""
+    assert subprocess.run([sys.executable, "-c", script, "train"], timeout=30, check=False).returncode == 3

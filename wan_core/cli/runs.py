@@ -60,7 +60,7 @@ def add_run_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         sub.add_argument(
             "--send-later",
             action="store_true",
-            help="do not wait for trackers at the end of the run: another process sends the remaining messages",
+            help="wait only ten seconds for trackers at the end of the run; another process then fills the mirror",
         )
         sub.add_argument("--cache-seconds", type=float, default=0.0, metavar="SECONDS", help=text)
     sample.add_argument("--job", type=Path, required=True, help="JSON file: saved_steps, strengths, baseline, preview")
@@ -206,7 +206,6 @@ def _control(directory: Path, steered: bool, *, signals: bool = True) -> Control
 
 
 def _tracked(directory: Path, options: argparse.Namespace, emit: Emit) -> AbstractContextManager[Emit]:
-    """Returns an `emit` that also sends events to this machine's trackers."""
     from ..trackers import with_trackers
 
     return with_trackers(emit, directory, options.trackers, waits=not options.send_later)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
-from ..errors import ConfigError, ExitCode
+from ..errors import ConfigError
 from ..events import Emit
 from .output import done, run_directory
 
@@ -23,21 +21,15 @@ def add_send_command(command: Callable[..., argparse.ArgumentParser]) -> None:
     sub.add_argument(
         "--trackers", type=Path, metavar="FILE", help="their settings; default: those of this ComfyUI, for its own runs"
     )
-    sub.add_argument("--follow", action="store_true", help="send the events on stdin, as a run does")
 
 
 def _send(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
     from ..trackers.delivery import reason_of
     from ..trackers.mirror import Mirror
-    from ..trackers.sender import serve
     from ..trackers.settings import ServerSettings
 
     directory = run_directory(options.run_path)
     settings = ServerSettings.read(settings_file(directory, options.trackers))
-    if options.follow:
-        serve(directory, settings, os.fdopen(os.dup(0), "rb"), out)
-        sys.stderr.flush()
-        os._exit(ExitCode.DONE)  # library threads and a hanging destination must not delay the exit
     if not settings.mirror.url:
         raise ConfigError("The settings name no mirror. Set mirror.url in trackers.json.")
     mirror = Mirror(settings.mirror, directory)

@@ -18,8 +18,6 @@ _WAITING = 4096
 """when this many events are queued, further step events are dropped; other events are always queued"""
 _RETRY_S = 60.0
 """interval between two calls of a failing `begin`"""
-_LONGEST_S = 6 * 3600.0
-"""longest wait of `close`, even with progress"""
 
 
 class Destination(Protocol):
@@ -46,15 +44,14 @@ class Destination(Protocol):
 class Delivery:
     """Delivers events to one destination, in a thread."""
 
-    def __init__(self, destination: Destination, *, late: str = "") -> None:
-        """`late`: the complaint if events are left at the end."""
-        self._destination, self._late = destination, late
+    def __init__(self, destination: Destination) -> None:
+        self._destination = destination
         self._events: deque[Event] = deque()
         self._changed = threading.Condition()
         self._closing = False
         self._complaints: deque[str] = deque(maxlen=8)
         self._failing = False
-        self._thread = threading.Thread(target=self._serve, daemon=True, name=f"wan-{destination.title}")
+        self._thread = threading.Thread(target=self._serve, daemon=True, name=f"tracker {destination.title}")
         self._thread.start()
 
     def put(self, event: Event) -> None:
@@ -67,33 +64,32 @@ class Delivery:
 
     def complaints(self) -> list[str]:
         """Returns the failures since the last call, as sentences; of consecutive failures only the first."""
-        found: list[str] = []
-        while self._complaints:
-            found.append(self._complaints.popleft())
-        return found
+        return [self._complaints.popleft() for _ in range(len(self._complaints))]
 
-    def close(self) -> list[str]:
-        """Waits until all events are delivered, at most `patience_s` without progress; returns the last complaints."""
+    @property
+    def is_over(self) -> bool:
+        """Whether all events are delivered after `close`."""
+        return not self._thread.is_alive()
+
+    def close(self, most_s: float | None = None) -> list[str]:
+        """Waits until all events are delivered, at most `most_s`, or `patience_s` without progress; returns the last
+        complaints."""
         with self._changed:
             self._closing = True
             self._changed.notify()
         began = time.monotonic()
-        while self._thread.is_alive() and time.monotonic() < self._until(began):
+        until = began + (self._destination.patience_s if most_s is None else most_s)
+        while self._thread.is_alive() and time.monotonic() < until:
             self._thread.join(0.1)  # short, because on Windows a signal does not interrupt a join
+            if most_s is None:  # a destination that sends much records its progress in `moved_at`
+                until = max(began, getattr(self._destination, "moved_at", began)) + self._destination.patience_s
         left = self.complaints()
         if self._thread.is_alive():
             left.append(
-                self._late
-                or f"{self._destination.title} had not received everything {time.monotonic() - began:.0f} s after "
+                f"{self._destination.title} had not received everything {time.monotonic() - began:.0f} s after "
                 "the run ended. The run's folder has everything."
             )
         return left
-
-    def _until(self, began: float) -> float:
-        """Returns the time until which `close` waits."""
-        # A destination that sends many messages records its progress in `moved_at`.
-        moved = max(began, getattr(self._destination, "moved_at", began))
-        return min(moved + self._destination.patience_s, began + _LONGEST_S)
 
     def _serve(self) -> None:
         begun, next_try = False, 0.0
@@ -131,7 +127,7 @@ class Delivery:
 
 def reason_of(error: BaseException) -> str:
     """Returns an error's message in one short line, without secrets."""
-    # Imported here, since both import torch, which the sender process needs only for a failure.
+    # Imported here, since both import torch, which `send` needs only for a failure.
     from ..export.secrets import without_secrets
     from ..job import disk_sentence
 

@@ -27,7 +27,7 @@ class About:
     @classmethod
     def read(cls, directory: Path) -> About:
         """Returns the run in `directory`, without prompts and without paths of this machine."""
-        from ..job import read_run  # imported here, because it imports torch, which the sender process does not need
+        from ..job import read_run  # imported here, because it imports torch, which `send` does not need
 
         config = read_run(directory)
         settings = {name: getattr(config, name).to_dict() for name in ("model", "lora", "train")}

@@ -1,10 +1,9 @@
-"""Trackers through their own libraries: TensorBoard, Weights & Biases, trackio and MLflow."""
+"""Trackers through their own libraries: TensorBoard, Weights & Biases and trackio."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,6 @@ from ..files import own_folder
 from ..packages import imported, pip_line
 from .figures import About, figures_of, text_of
 from .settings import TrackerSettings
-
-_MOST_TEXT = 250
-"""largest number of characters that MLflow accepts for a setting"""
 
 
 class TensorBoard:
@@ -68,7 +64,7 @@ def _check_wandb_folder(directory: Path) -> None:
 
 
 class Hosted:
-    """A run in Weights & Biases, trackio or MLflow. Their libraries read keys from environment variables."""
+    """A run in Weights & Biases or trackio. Their libraries read keys from environment variables."""
 
     patience_s = 60.0
 
@@ -76,7 +72,7 @@ class Hosted:
         """Raises DependencyError without the library, ConfigError for a folder with settings of wandb."""
         if settings.kind == "wandb":
             _check_wandb_folder(directory)
-        self.title = {"wandb": "Weights & Biases", "trackio": "trackio", "mlflow": "MLflow"}[settings.kind]
+        self.title = {"wandb": "Weights & Biases", "trackio": "trackio"}[settings.kind]
         try:
             self._library: Any = imported(settings.kind)
         except ImportError as error:
@@ -84,46 +80,27 @@ class Hosted:
                 f"The server's settings ask for {settings.kind}, which is not installed. Run: {pip_line(settings.kind)}"
             ) from error
         self._settings, self._directory, self._about = settings, directory, about
-        self._log: Callable[[dict[str, Any], int], Any] = lambda _figures, _step: None
         self._step = 0
 
     def begin(self) -> None:
         """Creates the run at the tracker, or resumes the run of the same folder."""
-        library, settings, about = self._library, self._settings, self._about
-        if settings.kind == "mlflow":
-            if settings.address:
-                library.set_tracking_uri(settings.address)
-            library.set_experiment(settings.project)
-            known = library.search_runs(
-                filter_string=f"tags.run_folder = '{about.folder}'", output_format="list", max_results=1
-            )
-            library.start_run(
-                run_id=known[0].info.run_id if known else None,
-                run_name=about.name,
-                tags={"run_folder": about.folder},
-            )
-            if not known:
-                library.log_params({name: str(value)[:_MOST_TEXT] for name, value in about.settings.items()})
-            self._log = lambda figures, step: library.log_metrics(figures, step=step)
-            return
+        settings, about = self._settings, self._about
         options: dict[str, Any] = {"project": settings.project, "name": about.folder, "config": about.settings}
         if settings.kind == "wandb":
-            options |= {"id": about.folder, "dir": str(self._directory), "resume": "allow"}
+            options |= {"id": about.folder, "dir": str(self._directory)}
             options |= {"mode": "offline"} if settings.offline else {}
             options |= {"entity": settings.entity} if settings.entity else {}
-        else:
-            options["resume"] = "allow"
-        library.init(**options)
-        self._log = lambda figures, step: library.log(figures, step=step)
+            options["settings"] = {"console": "off"}  # the log may contain paths
+        self._library.init(**options, resume="allow")
 
     def take(self, event: Event) -> None:
         """Sends the figures of an event, and its sentence to wandb."""
         self._step = getattr(event, "step", self._step)
         if figures := figures_of(event):
-            self._log(figures, self._step)
+            self._library.log(figures, step=self._step)
         if (text := text_of(event)) and self._settings.kind == "wandb":
             self._library.log({event.name: text}, step=self._step)
 
     def end(self) -> None:
         """Ends the run at the tracker."""
-        getattr(self._library, "end_run" if self._settings.kind == "mlflow" else "finish")()
+        self._library.finish()

@@ -25,13 +25,12 @@ class TensorBoardSettings(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class TrackerSettings(Config):
-    """`tracker`: figures go to Weights & Biases, trackio or MLflow; their own environment variables hold the keys."""
+    """`tracker`: figures go to Weights & Biases or trackio; their own environment variables hold the keys."""
 
-    kind: str = setting("", "Which one.", choices=("wandb", "trackio", "mlflow"), also=("",))
-    project: str = setting("wan-trainer", "The project, or experiment, that runs are listed in.")
+    kind: str = setting("", "Which one.", choices=("wandb", "trackio"), also=("",))
+    project: str = setting("wan-trainer", "The project that runs are listed in.")
     offline: bool = setting(False, "wandb writes into the run's folder, for `wandb sync`.")
     entity: str = setting("", "wandb's team; empty: your own.")
-    address: str = setting("", "MLflow's server; empty: MLFLOW_TRACKING_URI.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -326,7 +326,7 @@ def test_what_cannot_be_told_is_refused_before_the_run_begins(run: TinyRun) -> N
     for url in ("https://", "https://user:word@a.org/x", "https://a.org:port/"):
         with pytest.raises(ConfigError, match="Give the complete address"):
             trackers_of(ServerSettings(webhook=WebhookSettings(url=url)), run.directory)
-    if not version_of("mlflow"):
-        settings = ServerSettings.from_dict({"tracker": {"kind": "mlflow"}})
-        with pytest.raises(DependencyError, match=r"ask for mlflow, which is not installed\. Run: .*pip install"):
+    if not version_of("trackio"):
+        settings = ServerSettings.from_dict({"tracker": {"kind": "trackio"}})
+        with pytest.raises(DependencyError, match=r"ask for trackio, which is not installed\. Run: .*pip install"):
             trackers_of(settings, run.directory)

@@ -146,7 +146,6 @@ def abilities_of(device: torch.device | str) -> Abilities:
 
 
 def _ask(device: torch.device) -> Abilities:
-    """Returns the capabilities of a GPU; torch caches the properties."""
     card = properties(device)
     amd = str(getattr(card, "gcnArchName", "")).partition(":")[0] if torch.version.hip else ""
     capability = (card.major, card.minor) if hasattr(card, "major") and not amd else None

@@ -252,63 +252,35 @@ def allocator() -> Any:
     return torch.cuda.memory
 
 
-class _Apple:
-    """torch.mps under the names that torch.cuda and torch.xpu share. It knows one GPU, and counts no peaks."""
+def _apple_properties(_: int) -> Any:
+    name = getattr(torch.backends.mps, "get_name", None)  # from torch 2.9 on
+    most = int(torch.mps.recommended_max_memory())
+    return SimpleNamespace(name=str(name()) if name else "Apple GPU", total_memory=most)
 
-    @staticmethod
-    def get_device_properties(_: int) -> Any:
-        name = getattr(torch.backends.mps, "get_name", None)  # from torch 2.9 on
-        most = int(torch.mps.recommended_max_memory())
-        return SimpleNamespace(name=str(name()) if name else "Apple GPU", total_memory=most)
 
-    @staticmethod
-    def memory_allocated(_: torch.device) -> int:
-        return torch.mps.current_allocated_memory()
+def _apple_memory(_: torch.device) -> tuple[int, int]:
+    most = int(torch.mps.recommended_max_memory())
+    return max(most - torch.mps.driver_allocated_memory(), 0), most
 
-    @staticmethod
-    def memory_reserved(_: torch.device) -> int:
-        return torch.mps.driver_allocated_memory()
 
-    @staticmethod
-    def max_memory_allocated(_: torch.device) -> None:
-        return None
-
-    max_memory_reserved = memory_reserved
-
-    @staticmethod
-    def mem_get_info(_: torch.device) -> tuple[int, int]:
-        most = int(torch.mps.recommended_max_memory())
-        return max(most - torch.mps.driver_allocated_memory(), 0), most
-
-    @staticmethod
-    def reset_peak_memory_stats(_: torch.device) -> None:
-        pass
-
-    @staticmethod
-    def set_device(_: torch.device) -> None:
-        pass
-
-    @staticmethod
-    def device(_: torch.device) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    @staticmethod
-    def synchronize(_: torch.device) -> None:
-        torch.mps.synchronize()
-
-    @staticmethod
-    def empty_cache() -> None:
-        torch.mps.empty_cache()
-
-    @staticmethod
-    def get_rng_state(_: torch.device) -> Tensor:
-        return torch.mps.get_rng_state()
-
-    @staticmethod
-    def set_rng_state(state: Tensor, _: torch.device) -> None:
-        torch.mps.set_rng_state(state)
+_APPLE = SimpleNamespace(
+    get_device_properties=_apple_properties,
+    memory_allocated=lambda _device: torch.mps.current_allocated_memory(),
+    memory_reserved=lambda _device: torch.mps.driver_allocated_memory(),
+    max_memory_allocated=lambda _device: None,
+    max_memory_reserved=lambda _device: torch.mps.driver_allocated_memory(),
+    mem_get_info=_apple_memory,
+    reset_peak_memory_stats=lambda _device: None,
+    set_device=lambda _device: None,
+    device=lambda _device: nullcontext(),
+    synchronize=lambda _device: torch.mps.synchronize(),
+    empty_cache=lambda: torch.mps.empty_cache(),
+    get_rng_state=lambda _device: torch.mps.get_rng_state(),
+    set_rng_state=lambda state, _device: torch.mps.set_rng_state(state),
+)
+"""torch.mps under the names that torch.cuda and torch.xpu share. It knows one GPU, and counts no peaks"""
 
 
 def _module(device: torch.device) -> Any:
     # Not torch.accelerator: in torch 2.6 it has only `synchronize` and `device_count` of these functions.
-    return _Apple if device.type == "mps" else torch.get_device_module(device.type)
+    return _APPLE if device.type == "mps" else torch.get_device_module(device.type)

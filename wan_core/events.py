@@ -230,24 +230,7 @@ COMMANDS = ("stop", "save", "sample", "profile", "decoded")
 next steps. decoded: the answer to `decode_wanted` (sample_id, file or error, needs_room).
 """
 
-_EVENTS: dict[str, type[Event]] = {
-    kind.name: kind
-    for kind in (
-        Stage,
-        StageEnded,
-        StepDone,
-        StepSkipped,
-        Evaluated,
-        Suggested,
-        Marked,
-        CheckpointSaved,
-        DecodeWanted,
-        SampleReady,
-        Note,
-        Finished,
-        Failed,
-    )
-}
+_EVENTS: dict[str, type[Event]] = {kind.name: kind for kind in Event.__subclasses__()}
 
 
 def to_line(event: Event) -> str:

@@ -143,6 +143,9 @@ SIZES = {1536: "1.3B", 3072: "5B", 5120: "14B"}
 _FUN = (r"fun|inp(_|$)",)
 _PAIR_SIZE = (640, 640, 81)
 _T2V_PAIR, _I2V_PAIR = Official(40, 4.0, 12.0, low_noise_guidance=3.0), Official(40, 3.5, 5.0)
+_I2V, _S2V = Official(40, 5.0, 5.0, small_shift=3.0), Official(40, 4.5, 3.0, frames=80)
+_ANIMATE = Official(20, 1.0, 5.0, frames=77)
+_TI2V = Official(50, 5.0, 5.0, pixels=(1280 * 704, 1280 * 704), frames=121)
 
 FAMILIES = (
     Family(
@@ -171,9 +174,7 @@ FAMILIES = (
         conditioning="first",
         starts_from=CHANNELS,
         pair=Pair(0.9, 5.0, Template("video_wan2_2_14B_i2v", 20, 3.5, 5.0, _PAIR_SIZE, "euler", official=_I2V_PAIR)),
-        template=Template(
-            "image_to_video_wan", 20, 6.0, 8.0, (512, 512, 33), official=Official(40, 5.0, 5.0, small_shift=3.0)
-        ),
+        template=Template("image_to_video_wan", 20, 6.0, 8.0, (512, 512, 33), official=_I2V),
         versions=("2.1", "2.2"),
     ),
     Family(
@@ -189,14 +190,7 @@ FAMILIES = (
         models=(Model(name="2.2 TI2V-5B", dim=3072, in_channels=48),),
         latents="wan2.2",
         starts_from=FIRST_LATENT,
-        template=Template(
-            "video_wan2_2_5B_ti2v",
-            20,
-            5.0,
-            8.0,
-            (1280, 704, 121),
-            official=Official(50, 5.0, 5.0, pixels=(1280 * 704, 1280 * 704), frames=121),
-        ),
+        template=Template("video_wan2_2_5B_ti2v", 20, 5.0, 8.0, (1280, 704, 121), official=_TI2V),
         versions=("2.2", "2.2"),
     ),
     Family(
@@ -239,9 +233,7 @@ FAMILIES = (
         marks=("control_adapter.",),
         conditioning="camera",
         pair=Pair(
-            0.9,
-            5.0,
-            Template("video_wan2_2_14B_fun_camera", 20, 3.5, 8.0, (832, 480, 81), "euler", official=_I2V_PAIR),
+            0.9, 5.0, Template("video_wan2_2_14B_fun_camera", 20, 3.5, 8.0, (832, 480, 81), "euler", official=_I2V_PAIR)
         ),
         template=Template("video_wan2.1_fun_camera_v1.1_14B", 20, 6.0, 8.0, (832, 480, 81)),
     ),
@@ -264,9 +256,7 @@ FAMILIES = (
         models=(Model(name="2.2 S2V-14B", dim=5120),),
         marks=("casual_audio_encoder.",),
         conditioning="s2v",
-        template=Template(
-            "video_wan2_2_14B_s2v", 20, 6.0, 8.0, (640, 640, 77), official=Official(40, 4.5, 3.0, frames=80)
-        ),
+        template=Template("video_wan2_2_14B_s2v", 20, 6.0, 8.0, (640, 640, 77), official=_S2V),
         versions=("2.2", "2.2"),
     ),
     Family(
@@ -275,15 +265,7 @@ FAMILIES = (
         marks=("pose_patch_embedding.", "motion_encoder.", "face_encoder."),
         conditioning="animate",
         fps=30.0,
-        template=Template(
-            "video_wan2_2_14B_animate",
-            20,
-            1.0,
-            5.0,
-            (640, 640, 77),
-            "euler",
-            official=Official(20, 1.0, 5.0, frames=77),
-        ),
+        template=Template("video_wan2_2_14B_animate", 20, 1.0, 5.0, (640, 640, 77), "euler", official=_ANIMATE),
         versions=("2.2", "2.2"),
     ),
     Family(
@@ -295,10 +277,7 @@ FAMILIES = (
     ),
     Family(
         task="humo",
-        models=(
-            Model(name="2.1 HuMo-17B", dim=5120, in_channels=36),
-            Model(name="2.1 HuMo-1.7B", dim=1536),
-        ),
+        models=(Model(name="2.1 HuMo-17B", dim=5120, in_channels=36), Model(name="2.1 HuMo-1.7B", dim=1536)),
         marks=("audio_proj.audio_proj_glob_1.",),
         conditioning="humo",
         fps=25.0,

@@ -28,27 +28,11 @@ from .load import (
     quantized_anew,
     stays_stored,
 )
-from .lora import (
-    PEFT,
-    STARTS_IN_THE_WEIGHT,
-    LoraConfig,
-    check_targets,
-    count_values,
-    inject_lora,
-    tuner_bytes,
-)
+from .lora import PEFT, STARTS_IN_THE_WEIGHT, LoraConfig, check_targets, count_values, inject_lora, tuner_bytes
 from .model import Numerics, Route, WanShape, model_without_values, placed_routes
 from .parallel import exchange_of
 from .parallel.pipeline import under_way
-from .placement import (
-    EXPERT_PER_GPU,
-    JobShape,
-    Placement,
-    Recomputing,
-    TunerBytes,
-    devices_of,
-    resolve_placement,
-)
+from .placement import EXPERT_PER_GPU, JobShape, Placement, Recomputing, TunerBytes, devices_of, resolve_placement
 from .precision import matmul_bytes, multiply_in
 
 

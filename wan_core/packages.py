@@ -169,5 +169,4 @@ def pip_line(*requirements: str, upgrade: bool = False) -> str:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """Returns the first two numbers of a version."""
     return tuple(int(number) for number in re.findall(r"\d+", version)[:2])

@@ -131,6 +131,5 @@ def _epochs(event: StepDone) -> str:
 
 
 def _memory(event: StepDone) -> str:
-    """Returns the peak of the fullest device."""
     held = [values.get("peak") or values.get("now") or 0 for values in event.memory.values()]
     return f"{max(held) / _GIB:.1f} GiB" if any(held) else ""

@@ -136,8 +136,6 @@ def _comfyui(tree: Path, words: Sequence[str], environment: Mapping[str, str]) -
 
 
 class _ComfyUI:
-    """A running ComfyUI."""
-
     def __init__(self, process: subprocess.Popen[bytes], port: int) -> None:
         self._process, self._url = process, f"http://127.0.0.1:{port}"
 

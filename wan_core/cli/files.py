@@ -129,16 +129,9 @@ def _scan(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
 
     if options.sheet is not None and options.sheet.suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"--sheet names the page to write, such as sheet.html, not {options.sheet.name!r}.")
-    config = DatasetConfig(
-        folder=f"folder:{options.source.name}",
-        trigger_word=options.trigger_word,
-        width=options.width,
-        height=options.height,
-        num_frames=options.num_frames,
-        fps=options.fps,
-        recursive=options.recursive,
-        missing_captions=options.missing_captions,
-    )
+    names = ("trigger_word", "width", "height", "num_frames", "fps", "recursive", "missing_captions")
+    asked = {name: getattr(options, name) for name in names}
+    config = DatasetConfig(folder=f"folder:{options.source.name}", **asked)
     known, measured = None if options.cache is None else KnownFiles(options.cache), MeasuredClips()
     with VideoProcess() as video, tempfile.TemporaryDirectory(prefix="wan_scan") as scratch:
         results = _scanned(options, config, video, Path(scratch))

@@ -46,20 +46,10 @@ def start_ranks(directory: Path, ranks: int, options: argparse.Namespace, out: B
     """Trains with `ranks` processes; returns the exit code, as a single worker does."""
     command = [sys.executable, "-X", "utf8", str(Path(__file__).resolve().parent.with_name("launch.py"))]
     command += [options.command, str(directory), "--controlled"]
-    if options.roots:
-        command += ["--roots", str(options.roots.resolve())]
-    if options.trackers:
-        command += ["--trackers", str(options.trackers.resolve())]
-    if options.send_later:
-        command += ["--send-later"]
-    if options.profile:
-        command += ["--profile", str(options.profile)]
-    if options.max_steps:
-        command += ["--max-steps", str(options.max_steps)]
-    if options.embed_workflow:
-        command += ["--embed-workflow"]
-    if options.cache_seconds:
-        command += ["--cache-seconds", str(options.cache_seconds)]
+    for name in ("roots", "trackers", "send_later", "profile", "max_steps", "embed_workflow", "cache_seconds"):
+        if value := getattr(options, name):
+            said = value.resolve() if isinstance(value, Path) else value
+            command += [f"--{name.replace('_', '-')}", *([] if value is True else [str(said)])]
     with tempfile.TemporaryDirectory(prefix="wan_ranks", ignore_cleanup_errors=True) as meeting:
         crew = _Ranks(command, ranks, meeting, out, decodes=options.controlled)
         try:
@@ -75,8 +65,6 @@ def start_ranks(directory: Path, ranks: int, options: argparse.Namespace, out: B
 
 
 class _Ranks:
-    """The processes of all ranks."""
-
     def __init__(self, command: list[str], ranks: int, meeting: str, out: BinaryIO, *, decodes: bool) -> None:
         """`decodes`: whether the process that started this one decodes previews."""
         self._out, self._decodes = out, decodes
@@ -154,7 +142,6 @@ class _Ranks:
         return True
 
     def _command(self, command: dict[str, Any]) -> None:
-        """Sends a command to rank 0."""
         self._send(json.dumps(command).encode() + b"\n")
 
     def _send(self, data: bytes) -> None:
@@ -212,18 +199,13 @@ def _exit_code(endings: list[_Ending], directory: Path, out: BinaryIO) -> int:
 
 def _lost(cause: _Ending) -> RankLost:
     """Returns the error of a rank that ended without an error event."""
-    if cause.silent:
-        what = (
-            f"Rank {cause.rank} of this run stopped responding, and was ended after the other ranks had timed out. "
-            "If that happens again, leave its GPU out in Split Across GPUs."
-        )
-    else:
-        what = (
-            f"Rank {cause.rank} of this run ended without an error message (exit code {cause.code}; on Linux -9 "
-            "often means "
-            "that memory ran out)."
-        )
-    return RankLost(failure(what, closing=RESUME))
+    what = (
+        "stopped responding, and was ended after the other ranks had timed out. If that happens again, leave its GPU "
+        "out in Split Across GPUs."
+        if cause.silent
+        else f"ended without an error message (exit code {cause.code}; on Linux -9 often means that memory ran out)."
+    )
+    return RankLost(failure(f"Rank {cause.rank} of this run {what}", closing=RESUME))
 
 
 def _distance(ending: _Ending) -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from html import escape
 from itertools import chain
 
@@ -66,22 +65,13 @@ show();
 """
 
 
-@dataclass(frozen=True)
-class _Column:
-    """A line about each clip."""
-
-    name: str
-    text: Callable[[Sample], str]
-    """empty: no line"""
-
-
-COLUMNS = (
-    _Column("size", lambda s: f"{s.bucket} of {s.info.width}x{s.info.height}"),
-    _Column("length", lambda s: f"{s.info.duration_s:.2f} s at {s.info.fps:.4g} fps" if s.kind == "clip" else "still"),
-    _Column("piece", lambda s: _piece(s)),
-    _Column("crop", lambda s: "" if s.choice.crop is None else "moved to {:g}, {:g}".format(*s.choice.crop)),
-)
-"""the lines of a cell; a measure of clips is one more"""
+COLUMNS: dict[str, Callable[[Sample], str]] = {
+    "size": lambda s: f"{s.bucket} of {s.info.width}x{s.info.height}",
+    "length": lambda s: f"{s.info.duration_s:.2f} s at {s.info.fps:.4g} fps" if s.kind == "clip" else "still",
+    "piece": lambda s: _piece(s),
+    "crop": lambda s: "" if s.choice.crop is None else "moved to {:g}, {:g}".format(*s.choice.crop),
+}
+"""the lines of a cell, name -> text, "" for none; a measure of clips is one more"""
 
 
 def sheet_page(review: DatasetReview, thumbnails: Thumbnails, report: str, title: str) -> str:
@@ -115,7 +105,7 @@ def _cell(sample: Sample, findings: list[str], thumbnails: Thumbnails) -> str:
         "alike": not {"same bytes", "look alike"}.isdisjoint(findings),
         "marked": bool(findings),
     }
-    lines = [f"<small>{column.name}: {_safe(text)}</small>" for column in COLUMNS if (text := column.text(sample))]
+    lines = [f"<small>{name}: {_safe(said)}</small>" for name, text in COLUMNS.items() if (said := text(sample))]
     said = "<small>excluded</small>" * sample.choice.excluded + "".join(f"<mark>{line}</mark>" for line in findings)
     return (
         f'<li data-groups="{" ".join(name for name, holds in marks.items() if holds)}">'

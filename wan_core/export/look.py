@@ -62,7 +62,6 @@ def _complete(parts: Collection[str]) -> bool:
 
 
 def _norm(parts: Mapping[str, Tensor]) -> float:
-    """Returns the norm of a module's change, bias included."""
     bias = float(parts[BIAS].norm()) if BIAS in parts else 0.0
     change = change_of(parts.keys() - {BIAS})
     if change is None:

@@ -31,6 +31,11 @@ _PREFIX = "diffusion_model."
 _STORED = {"bf16": ("BF16", 2), "fp16": ("F16", 2), "fp32": ("F32", 4)}
 """dtype -> safetensors name, bytes per value"""
 _FLOAT32 = (".alpha", ".dora_scale")
+_STATED = (
+    *("learning_rate", "optimizer", "lr_scheduler", "gradient_accumulation_steps", "gradient_checkpointing"),
+    *("max_grad_norm", "timestep_sampling", "discrete_flow_shift", "seed"),
+)
+"""settings that are in the metadata under their names"""
 
 
 @dataclass(frozen=True)
@@ -130,15 +135,7 @@ def lora_metadata(
         "ss_output_name": run_name,
         "ss_steps": str(step),
         "ss_max_train_steps": str(settings.get("steps")),
-        "ss_learning_rate": str(settings.get("learning_rate")),
-        "ss_optimizer": str(settings.get("optimizer")),
-        "ss_lr_scheduler": str(settings.get("lr_scheduler")),
-        "ss_gradient_accumulation_steps": str(settings.get("gradient_accumulation_steps")),
-        "ss_gradient_checkpointing": str(settings.get("gradient_checkpointing")),
-        "ss_max_grad_norm": str(settings.get("max_grad_norm")),
-        "ss_timestep_sampling": str(settings.get("timestep_sampling")),
-        "ss_discrete_flow_shift": str(settings.get("discrete_flow_shift")),
-        "ss_seed": str(settings.get("seed")),
+        **{f"ss_{name}": str(settings.get(name)) for name in _STATED},
         "ss_mixed_precision": "no" if base.precision == "fp32" else base.precision,
         "ss_fp8_base": str("fp8" in base.quantization.lower()),
         "wan_trainer.job_id": job_id,

@@ -121,7 +121,6 @@ def record_bytes(data: bytes) -> bytes:
 
 
 def _masked(data: bytes) -> int:
-    """Returns TFRecord's masked CRC-32C: rotated, plus a constant."""
     try:
         import google_crc32c
     except ImportError as error:

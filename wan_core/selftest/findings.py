@@ -10,21 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..words import first_line, plain, shortened
-from .machine import Unneeded, attention, compute, libraries, media, optional_packages, pinned_memory, system
+from .machine import compute, libraries, media, system
 from .tiny_run import trains, trains_in_fp8
 
-OK, MISSING, FAILED = "ok", "missing", "failed"
-_SIGNS = {OK: "ok", MISSING: "--", FAILED: "FAILED"}
+OK, FAILED = "ok", "failed"
 _PATH = re.compile(r"""(?:[A-Za-z]:[\\/]|(?<![\w.])/)[^\s'",;:)]+""")
 _LONGEST = 300
 
 _TRIED: tuple[tuple[str, Callable[[Path], str]], ...] = (
     ("system", system),
     ("libraries", libraries),
-    ("optional", optional_packages),
     ("compute", compute),
-    ("attention", attention),
-    ("pinned memory", pinned_memory),
     ("video", media),
     ("training", trains),
     ("fp8 training", trains_in_fp8),
@@ -37,7 +33,6 @@ failure"""
 class Finding:
     name: str
     state: str
-    """ok, failed, or missing (a package that only some jobs need)"""
     said: str
     seconds: float
 
@@ -57,14 +52,13 @@ def check_machine(show: Callable[[Finding], None]) -> list[Finding]:
 
 
 def as_text(finding: Finding) -> str:
-    return f"{_SIGNS[finding.state]:<6}  {finding.name:<13}  {finding.said}  ({finding.seconds:.1f} s)"
+    state = "FAILED" if finding.state == FAILED else finding.state
+    return f"{state:<6}  {finding.name:<13}  {finding.said}  ({finding.seconds:.1f} s)"
 
 
 def _tried(work: Callable[[Path], str], place: Path) -> tuple[str, str]:
     try:
         return OK, work(place)
-    except Unneeded as error:
-        return MISSING, str(error)
     except Exception as error:  # a failed check does not stop the next ones
         said = plain(f"{type(error).__name__}: {first_line(error)}")
         return FAILED, shortened(_PATH.sub("[path]", said), _LONGEST)

@@ -1,10 +1,9 @@
-"""Checks of this machine: system, libraries, devices, attention kernels, pinned memory and codecs."""
+"""Checks of this machine: system, libraries, devices and codecs."""
 
 from __future__ import annotations
 
 import platform
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -12,30 +11,19 @@ import torch
 
 from .. import __version__
 from ..abilities import abilities_of
-from ..accelerator import backend_of, default_device, gpu_names, is_gpu, synchronize
+from ..accelerator import gpu_names
 from ..errors import PlacementError
-from ..kernels import sdpa_choice
 from ..packages import version_of
 from ..placement.host import host_bytes, host_total
 from ..precision import torch_dtype
 from ..video import VideoProcess
 
 _GIB = 1 << 30
-_NEEDED = ("torch", "numpy", "safetensors", "av", "pillow", "psutil")
-_OPTIONAL = (
-    *("gguf", "zstandard", "tensorboard", "bitsandbytes", "torchao", "pytorch-optimizer", "peft"),
-    *("google-crc32c", "triton", "xformers", "flash-attn"),
+_LIBRARIES = (
+    *("torch", "numpy", "safetensors", "av", "pillow", "psutil", "gguf", "zstandard", "tensorboard", "bitsandbytes"),
+    *("torchao", "pytorch-optimizer", "peft", "google-crc32c", "triton", "xformers", "flash-attn"),
 )
 _SIDE, _FRAMES = 64, 9
-
-
-class Unneeded(Exception):  # noqa: N818  not an error
-    """A check does not apply to this machine."""
-
-
-def device() -> torch.device:
-    """Returns the default training device: the first CUDA device, else the CPU."""
-    return default_device()
 
 
 def system(_place: Path) -> str:
@@ -47,19 +35,14 @@ def system(_place: Path) -> str:
 
 
 def libraries(_place: Path) -> str:
-    """Returns the versions of required libraries; raises if one cannot be imported."""
+    """Returns the versions of libraries and optional packages; raises if a required library cannot be imported."""
     from ..load import import_libraries
 
     import_libraries()
-    return ", ".join(f"{name} {version_of(name) or 'absent'}" for name in _NEEDED)
-
-
-def optional_packages(_place: Path) -> str:
-    """Returns the installed optional packages."""
-    found = {name: version_of(name) for name in _OPTIONAL}
+    found = {name: version_of(name) for name in _LIBRARIES}
     there = ", ".join(f"{name} {version}" for name, version in found.items() if version)
     absent = ", ".join(name for name, version in found.items() if not version)
-    return "; ".join(part for part in (there, f"absent: {absent}" if absent else "") if part)
+    return f"{there}; absent: {absent}" if absent else there
 
 
 def compute(_place: Path) -> str:
@@ -90,35 +73,6 @@ def _numbers_on(where: str) -> str:
     except (RuntimeError, AttributeError, TypeError) as error:  # TypeError on Apple
         return f"{name}, no fp8: {type(error).__name__}"
     return f"{name}, fp8 storage" if bool((stored == square).all()) else f"{name}, fp8 storage is wrong"
-
-
-def attention(_place: Path) -> str:
-    """Returns the attention kernel, after a forward and a backward pass."""
-    where = device()
-    dtype = torch_dtype(abilities_of(where).compute) if is_gpu(where) else torch.float32
-    parts = [torch.randn(1, 2, 256, 128, device=where, dtype=dtype, requires_grad=True) for _ in range(3)]
-    query, key, value = parts
-    torch.nn.functional.scaled_dot_product_attention(query, key, value).float().square().mean().backward()
-    if not all(part.grad is not None and bool(part.grad.isfinite().all()) for part in parts):
-        raise ArithmeticError(f"gradients of attention on {where} are not finite")
-    kernel = sdpa_choice(device=where, dtype=dtype, head_dim=128) or "chosen by torch"
-    return f"{kernel} on {where.type}, {str(dtype).removeprefix('torch.')}"
-
-
-def pinned_memory(_place: Path) -> str:
-    """Returns the speed of copies from pinned memory, on which block swap depends."""
-    if not backend_of(device()).late_copies:
-        raise Unneeded("no CUDA device, so the transfer was not tested")
-    size = 64 << 20
-    held = torch.empty(size, dtype=torch.uint8).pin_memory()
-    there = torch.empty(size, dtype=torch.uint8, device=device())
-    there.copy_(held, non_blocking=True)
-    synchronize(there.device)
-    began = time.monotonic()
-    for _ in range(8):
-        there.copy_(held, non_blocking=True)
-    synchronize(there.device)
-    return f"{8 * size / (time.monotonic() - began) / _GIB:.1f} GiB/s to the GPU"
 
 
 def media(place: Path) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
+from ..accelerator import default_device
 from ..cache import LatentCache, SyntheticConfig, synthetic_set
 from ..control import NoControl
 from ..errors import TrainingError
@@ -21,7 +22,6 @@ from ..precision import QuantizeConfig
 from ..sampler import SampleConfig
 from ..session.train_job import run_job
 from ..train import SaveStore, TrainConfig
-from .machine import device
 
 _SHAPE = WanShape(dim=128, ffn_dim=256, num_heads=1, num_layers=2)
 _FILE = "wan_check_t2v.safetensors"
@@ -53,8 +53,8 @@ def _train(place: Path, plan: ModelPlan) -> str:
         raise TrainingError("ComfyUI's loader would skip a part of the saved LoRA. Report it with these lines.")
     clips = len({event.sample_id for event in events if isinstance(event, DecodeWanted)})
     return (
-        f"{_STEPS} steps on {device().type}, resumed half-way, {clips} previews sampled, a LoRA of {looks[-1].modules} "
-        "weights that ComfyUI's loader takes"
+        f"{_STEPS} steps on {default_device().type}, resumed half-way, {clips} previews sampled, a LoRA of "
+        f"{looks[-1].modules} weights that ComfyUI's loader takes"
     )
 
 

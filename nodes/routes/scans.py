@@ -71,8 +71,8 @@ class CacheRoutes:
 
     async def room(self, _request: web.Request) -> web.StreamResponse:
         """Returns the bytes of the cache, and the bytes that `trim` would delete."""
-        room = await in_thread(lambda: room_of(self.cache(), keep=self._kept()))
-        return as_json({"version": 1, "bytes": room.entry_bytes, "spare": room.spare_bytes})
+        size, spare = await in_thread(lambda: room_of(self.cache(), keep=self._kept()))
+        return as_json({"version": 1, "bytes": size, "spare": spare})
 
     async def trim(self, request: web.Request) -> web.StreamResponse:
         """Deletes the entries that no run needs."""

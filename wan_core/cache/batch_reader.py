@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, Protocol, TypeVar
 
@@ -20,28 +21,19 @@ class Pinnable(Protocol):
 
 
 T = TypeVar("T", bound=Pinnable)
-T_co = TypeVar("T_co", bound=Pinnable, covariant=True)
-
-
-class Source(Protocol[T_co]):
-    """A source of one batch per micro-step, such as `Batches`."""
-
-    def at(self, micro_step: int, /) -> T_co:
-        """Returns the batch of `micro_step`."""
-        ...
 
 
 class BatchReader(Generic[T]):
-    """Prefetches up to `ahead` batches of a source between `start` and `stop`. Not thread-safe.
+    """Prefetches up to `ahead` batches between `start` and `stop`. Not thread-safe.
 
     Requests come in order of micro-steps; a request out of order drops the prefetched batches. A request raises the
     error of reading its batch.
     """
 
-    def __init__(self, batches: Source[T], *, ahead: int = 2, pin: bool = False) -> None:
-        """`pin` copies batches to pinned memory, so that copies to the GPU do not block; needs CUDA. Pinning ends when
-        the system refuses to page-lock more."""
-        self._batches, self._ahead, self._pin = batches, ahead, pin
+    def __init__(self, batch_at: Callable[[int], T], *, ahead: int = 2, pin: bool = False) -> None:
+        """`batch_at`: micro-step -> batch. `pin` copies batches to pinned memory, so that copies to the GPU do not
+        block; needs CUDA. Pinning ends when the system refuses to page-lock more."""
+        self._batch_at, self._ahead, self._pin = batch_at, ahead, pin
         self._waiting: deque[tuple[int, Future[T]]] = deque()
         self._thread: ThreadPoolExecutor | None = None
 
@@ -71,7 +63,7 @@ class BatchReader(Generic[T]):
         return self._waiting.popleft()[1].result()
 
     def _read(self, micro_step: int) -> T:
-        batch = self._batches.at(micro_step)
+        batch = self._batch_at(micro_step)
         if self._pin:
             try:
                 return batch.pinned()

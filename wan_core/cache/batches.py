@@ -41,13 +41,12 @@ class Batch:
 
     def pinned(self) -> Batch:
         """Returns a copy in pinned memory; needs CUDA."""
-        given = self.conditioning
-        if given is not None:
-            given = given.each(Tensor.pin_memory)
-        mask = None if self.loss_mask is None else self.loss_mask.pin_memory()
-        classes = None if self.class_texts is None else self.class_texts.pin_memory()
-        sliders = tuple(text.pin_memory() for text in self.slider_texts)
-        return Batch(self.latents.pin_memory(), self.texts.pin_memory(), self.names, given, mask, classes, sliders)
+        pin = Tensor.pin_memory
+        given = None if self.conditioning is None else self.conditioning.each(pin)
+        mask = None if self.loss_mask is None else pin(self.loss_mask)
+        classes = None if self.class_texts is None else pin(self.class_texts)
+        sliders = tuple(map(pin, self.slider_texts))
+        return Batch(pin(self.latents), pin(self.texts), self.names, given, mask, classes, sliders)
 
 
 class Weights(NamedTuple):
@@ -149,8 +148,10 @@ class Batches:
 
     def load(self, items: Sequence[CacheItem]) -> Batch:
         """Returns items of one bucket as a batch."""
-        given = [self._condition(item) for item in items]
-        latents = [self._whole(self._latent(item), one) for item, one in zip(items, given, strict=True)]
+        shape = self._set.stored_shape(items[0])  # items of one bucket have the same
+        given = [self._entry("condition", item.condition_key, shape) for item in items]
+        stored = [self._entry("latent", item.latent_key, shape)["latent"] for item in items]
+        latents = [self._whole(latent, one) for latent, one in zip(stored, given, strict=True)]
         texts, classes = stack_texts([self._text(item.text_key) for item in items]), None
         if any(item.class_weight for item in items):
             classes = stack_texts([self._text(item.class_key or item.text_key) for item in items])
@@ -197,28 +198,20 @@ class Batches:
         reference = given["channels"][before : before + len(latent), :lead]
         return torch.cat([reference.to(latent.dtype), latent], dim=1)
 
-    def _latent(self, item: CacheItem) -> Tensor:
-        key, shape = item.latent_key, self._set.stored_shape(item)
-        return self._memory.get(f"latent/{key}", lambda: {"": self._cache.read_latent(key, shape)})[""]
+    def _entry(self, kind: str, key: str, shape: tuple[int, ...] | None = None) -> dict[str, Tensor]:
+        return self._memory.get(f"{kind}/{key}", lambda: self._cache.read(kind, key, shape)) if key else {}
 
     def _text(self, key: str) -> Tensor:
-        return self._memory.get(f"text/{key}", lambda: {"": self._cache.read_text(key)})[""]
-
-    def _condition(self, item: CacheItem) -> dict[str, Tensor]:
-        key, shape = item.condition_key, self._set.stored_shape(item)
-        return self._memory.get(f"condition/{key}", lambda: self._cache.read_condition(key, shape)) if key else {}
+        return self._entry("text", key)["text"]
 
     def _loss_mask(self, items: Sequence[CacheItem]) -> Tensor | None:
         if not any(item.mask_key for item in items):
             return None
         lead = (0, 0, 0, 0, self._set.kind.leading_frames, 0)  # The frames of a reference image get loss weight 1.
-        return functional.pad(torch.stack([self._weights(item) for item in items]).float(), lead, value=1.0)
-
-    def _weights(self, item: CacheItem) -> Tensor:
-        key, shape = item.mask_key, self._set.mask_shape(item)
-        if not key:
-            return torch.ones(shape, dtype=torch.bfloat16)
-        return self._memory.get(f"mask/{key}", lambda: {"": self._cache.read_mask(key, shape)})[""]
+        shape = self._set.mask_shape(items[0])
+        found = [self._entry("mask", item.mask_key, shape) for item in items]
+        masks = [mask["mask"] if mask else torch.ones(shape, dtype=torch.bfloat16) for mask in found]
+        return functional.pad(torch.stack(masks).float(), lead, value=1.0)
 
 
 def _weights(items: Sequence[CacheItem]) -> Weights:
@@ -246,11 +239,7 @@ class _Memory:
         with self._lock:
             if key not in self._entries:
                 self._entries[key] = tensors
-                self._used += _size(tensors)
+                self._used += sum(tensor.nbytes for tensor in tensors.values())
             while self._used > self._limit and self._entries:
-                self._used -= _size(self._entries.popitem(last=False)[1])
+                self._used -= sum(tensor.nbytes for tensor in self._entries.popitem(last=False)[1].values())
         return tensors
-
-
-def _size(tensors: dict[str, Tensor]) -> int:
-    return sum(tensor.nbytes for tensor in tensors.values())

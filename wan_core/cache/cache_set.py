@@ -8,35 +8,17 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
 from ..config import Config
 from ..dataset import nothing_trained
 from ..dataset.bucket import Bucket, is_frame_count
 from ..errors import CacheError, ConfigError
-from ..files import FileError, atomic_write_json, read_json
 from ..model import LATENT_SPACES, ConditionKind, LatentSpace, condition_named
-from .keys import AGAIN, KEY
 
 _SET_VERSION = 1
 
-_USUAL = {
-    "turn": 0,
-    "turns": 1,
-    "weight": 1.0,
-    "mask_key": "",
-    "evaluation_key": "",
-    "prior": 0.0,
-    "class_weight": 0.0,
-    "class_key": "",
-    "slider": 0.0,
-    "slider_keys": [],
-    "context": [],
-    "references": 0,
-}
-"""default values of fields; fingerprints omit fields with these values"""
 _SPACES = {space.name: space for space in LATENT_SPACES}
 
 
@@ -214,20 +196,17 @@ class CacheSet(Config):
         del data["trigger_words"]
         if not self.kind.tensors:
             del data["conditioning"], data["vision_identity"]
-        uncounted = (
-            "name",
-            "caption",
-            "class_caption",
-            "slider_prompts",
-            *(() if self.kind.tensors else ("condition_key",)),
-        )
         if not self.held_out:
             del data["held_out"]
-        for group in ("items", "held_out"):
-            if group in data:
-                # Without defaults, a new field does not change the fingerprints of stored sets.
-                kept = [{k: v for k, v in i.items() if k not in uncounted and _USUAL.get(k) != v} for i in data[group]]
-                data[group] = sorted(kept, key=lambda item: json.dumps(item, sort_keys=True))
+        uncounted = ("name", "caption", "class_caption", "slider_prompts")
+        # Without defaults (but that of repeats), a new field does not change the fingerprints of stored sets.
+        usual = {one.name: [] if one.default == () else one.default for one in fields(CacheItem)} | {"repeats": None}
+        for group in data.keys() & {"items", "held_out"}:
+            kept = [
+                {name: value for name, value in item.items() if name not in uncounted and value != usual[name]}
+                for item in data[group]
+            ]
+            data[group] = sorted(kept, key=lambda item: json.dumps(item, sort_keys=True))
         text = json.dumps(data, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -322,31 +301,3 @@ def context_note(cache_set: CacheSet) -> str:
         f"Trained as Bernini-R: each clip has {many} context stream{'s' if counts[-1] > 1 else ''} (source video, "
         "references). Use the LoRA with Bernini Conditioning."
     )
-
-
-def write_set(folder: Path, cache_set: CacheSet) -> str:
-    """Writes a set to `folder`; returns the set's fingerprint."""
-    fingerprint = cache_set.fingerprint()
-    atomic_write_json(set_file(folder, fingerprint), cache_set.to_dict(), folder.parent)
-    return fingerprint
-
-
-def set_file(folder: Path, fingerprint: str) -> Path:
-    """Returns the file of a set; CacheError if `fingerprint` is not one."""
-    if not KEY.match(fingerprint):
-        raise CacheError(f"{fingerprint[:100]!r} is not a cache fingerprint. {AGAIN}")
-    return folder / f"{fingerprint}.json"
-
-
-def read_set(folder: Path, fingerprint: str) -> CacheSet:
-    """Read a set and verify its fingerprint; raises CacheError with the remedy."""
-    path = set_file(folder, fingerprint)
-    if not path.is_file():
-        raise CacheError(f"The cache holds no set {fingerprint[:12]}. {AGAIN}")
-    try:
-        cache_set = CacheSet.from_dict(read_json(path), path.name)
-    except (FileError, ConfigError, CacheError) as error:
-        raise CacheError(f"Cache set {fingerprint[:12]} is damaged: {error} {AGAIN}") from error
-    if cache_set.fingerprint() != fingerprint:
-        raise CacheError(f"Cache set {fingerprint[:12]} was changed after it was written. {AGAIN}")
-    return cache_set

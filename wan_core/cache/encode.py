@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -20,7 +21,7 @@ from .cache_set import CacheSet
 from .condition import condition_from_files, files_read, mask_pixels
 from .encoding_plan import ClipTask, EncodingPlan, TextTask
 from .encoding_report import EncodingReport, TextCounter, left_out_of, report_of, require_enough
-from .keys import KINDS, Stored
+from .keys import KINDS
 from .latent_cache import LatentCache
 from .read_ahead import ReadAhead, WriteBehind
 from .shows_nothing import clips_that_show_nothing, few_frames, shows_nothing
@@ -128,19 +129,19 @@ class _Encoding:
     failed: dict[str, UnreadableError] = field(default_factory=dict[str, UnreadableError])
     """key of the entry -> reason"""
     tried: dict[str, Sample] = field(default_factory=dict[str, Sample])
-    _reused: frozenset[Path] = frozenset()
-    """files that have a sample with cache hits only"""
 
-    def __post_init__(self) -> None:
+    @functools.cached_property
+    def _reused(self) -> frozenset[Path]:
+        """Files that have a sample with cache hits only."""
         plan = self.plan
         needed = {id(task.sample) for task in plan.missing_clips} | {id(plan.samples[key]) for key in plan.unreadable}
-        self._reused = frozenset(sample.path for sample in plan.samples.values() if id(sample) not in needed)
+        return frozenset(sample.path for sample in plan.samples.values() if id(sample) not in needed)
 
     def text(self, task: TextTask) -> str:
         """Encode one prompt; returns its name for progress."""
         assert self.encoders.text_encoder is not None
         name = task.text[:60] or "the empty prompt"
-        features, stored = self.encoders.text_encoder.encode(task.text), self._stored(task)
+        features, stored = self.encoders.text_encoder.encode(task.text), self.plan.stored.get(task.key)
         self.writes.put(lambda: self.cache.write_text(task.key, features, name, stored))
         return name_of(task.text)
 
@@ -169,15 +170,23 @@ class _Encoding:
         """Encode one entry of a clip."""
         start, sample = time.monotonic(), task.sample
         if task.kind == "mask":
-            self._mask(task)
+            weights = loss_mask(mask_pixels(sample, self.clips.pixels), self.plan.cache_set.space.spatial_stride)
+            self.writes.put(lambda: self.cache.write_mask(task.key, weights, sample.name))
+            if not bool(weights.any()):
+                self.black.append(sample.name)
             return
         assert self.encoders.codec is not None
         if task.kind == "latent":
             pixels = self.clips.pixels(sample)
-            latent, few = _encode(task, pixels, self.encoders.codec), few_frames(pixels)
+            latent, few = self.encoders.codec.encode(pixels), few_frames(pixels)
+            if tuple(latent.shape) != task.shape:
+                raise CacheError(
+                    f"The VAE returned shape {list(latent.shape)} for {sample.name}; {list(task.shape)} was expected. "
+                    "Choose the VAE that belongs to the model."
+                )
             self.writes.put(lambda: self._write(task, latent, few))
         else:
-            kind, stored = self.plan.cache_set.kind, self._stored(task)
+            kind, stored = self.plan.cache_set.kind, self.plan.stored.get(task.key)
             codec, vision, fps = self.encoders.codec, self.encoders.image_encoder, self.plan.cache_set.fps
             given = condition_from_files(sample, kind, self.clips.pixels, codec, vision, fps)
             if sample.camera is not None:
@@ -192,21 +201,10 @@ class _Encoding:
         """Store a latent, and record if `few` frames of its clip are noise or one colour. Runs on the write thread."""
         if shows_nothing(few):
             self.cache.entries.note_shows_nothing(task.key)
-        self.cache.write_latent(task.key, latent, task.sample.name, self._stored(task))
-
-    def _stored(self, task: TextTask | ClipTask) -> Stored | None:
-        return self.plan.stored.get(task.key)
-
-    def _mask(self, task: ClipTask) -> None:
-        mask = mask_pixels(task.sample, self.clips.pixels)
-        weights = loss_mask(mask, self.plan.cache_set.space.spatial_stride)
-        self.writes.put(lambda: self.cache.write_mask(task.key, weights, task.sample.name))
-        if not bool(weights.any()):
-            self.black.append(task.sample.name)
+        self.cache.write_latent(task.key, latent, task.sample.name, self.plan.stored.get(task.key))
 
 
 def _by_clip(plan: EncodingPlan) -> list[ClipTask]:
-    """Returns the tasks ordered by clip, so that each clip is decoded once."""
     order = {key: place for place, item in enumerate(plan.cache_set.all_items) for key in item.clip_keys}
     return sorted(plan.missing_clips, key=lambda task: order[task.key])
 
@@ -226,41 +224,30 @@ def _reads_of(plan: EncodingPlan) -> list[tuple[Sample, Companion | None]]:
     return reads
 
 
-def _encode(task: ClipTask, pixels: Tensor, codec: LatentCodec) -> Tensor:
-    latent = codec.encode(pixels)
-    if tuple(latent.shape) != task.shape:
-        raise CacheError(
-            f"The VAE returned shape {list(latent.shape)} for {task.sample.name}; "
-            f"{list(task.shape)} was expected. Choose the VAE that belongs to the model."
-        )
-    return latent
-
-
 def _check_encoders(plan: EncodingPlan, found: Encoders) -> None:
-    wanted, codec, text_encoder = plan.cache_set, found.codec, found.text_encoder
-    if plan.needs_vae:
-        if codec is None:
-            count = plan.missing("latent") or plan.missing("condition")
-            raise CacheError("{count} latents are missing. Connect a VAE to Cache Latents + Captions.", count=count)
-        if codec.identity != wanted.vae_identity or codec.space.name != wanted.latent_space:
-            raise CacheError("The VAE is not the one the cache was planned for. Press Run again.")
-    if plan.missing_texts:
-        if text_encoder is None:
-            raise CacheError(
-                "{missing_texts} texts are missing. Connect a CLIP to Cache Latents + Captions.",
-                missing_texts=len(plan.missing_texts),
-            )
-        if text_encoder.identity != wanted.text_identity:
-            raise CacheError("The text encoder is not the one the cache was planned for. Press Run again.")
-    if plan.needs_vision:
-        if found.image_encoder is None:
-            raise CacheError(
-                "The image tokens of {missing_conditions} clips are missing. Connect Load CLIP Vision to "
-                "clip_vision of Cache Latents + Captions.",
-                missing_conditions=plan.missing("condition"),
-            )
-        if found.image_encoder.identity != wanted.vision_identity:
-            raise CacheError("The CLIP vision encoder is not the one the cache was planned for. Press Run again.")
+    wanted, codec, text, vision = plan.cache_set, found.codec, found.text_encoder, found.image_encoder
+    if plan.needs_vae and codec is None:
+        count = plan.missing("latent") or plan.missing("condition")
+        raise CacheError("{count} latents are missing. Connect a VAE to Cache Latents + Captions.", count=count)
+    if plan.missing_texts and text is None:
+        raise CacheError(
+            "{missing_texts} texts are missing. Connect a CLIP to Cache Latents + Captions.",
+            missing_texts=len(plan.missing_texts),
+        )
+    if plan.needs_vision and vision is None:
+        raise CacheError(
+            "The image tokens of {missing_conditions} clips are missing. Connect Load CLIP Vision to "
+            "clip_vision of Cache Latents + Captions.",
+            missing_conditions=plan.missing("condition"),
+        )
+    vae = codec and (codec.identity, codec.space.name)
+    for needed, what, identity, planned in (
+        (plan.needs_vae, "VAE", vae, (wanted.vae_identity, wanted.latent_space)),
+        (plan.missing_texts, "text encoder", text and text.identity, wanted.text_identity),
+        (plan.needs_vision, "CLIP vision encoder", vision and vision.identity, wanted.vision_identity),
+    ):
+        if needed and identity != planned:
+            raise CacheError(f"The {what} is not the one the cache was planned for. Press Run again.")
 
 
 def _write_evaluations(cache: LatentCache, cache_set: CacheSet) -> None:

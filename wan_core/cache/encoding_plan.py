@@ -10,12 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from ..dataset import Companion, Dataset, DatasetConfig, KnownFiles, Sample, held_out_digests, require_trained
-from ..dataset.bucket import Bucket
 from ..dataset.captions import class_caption
 from ..dataset.conditioning import DEFAULT_NEGATIVE_PROMPT
 from ..errors import CacheError, DatasetError, stop_if
 from ..files import FileError
-from ..model import ConditionKind, LatentSpace
+from ..model import LatentSpace
 from .cache_set import CacheItem, CacheSet
 from .encoding_report import left_out_of, require_enough
 from .keys import SampleKeys, Stored, evaluation_key, text_key
@@ -55,7 +54,7 @@ class EncodingPlan:
     damaged: int = 0
     """entries that exist but are damaged; they are encoded again"""
     stored: Mapping[str, Stored] = field(default_factory=dict[str, Stored])
-    """key -> storage format, of entries with another format than the default"""
+    """key -> storage format"""
     unreadable: Mapping[str, str] = field(default_factory=dict[str, str])
     """key -> why the entry cannot be encoded; the set omits these clips, and `rebuild` tries them again"""
     samples: Mapping[str, Sample] = field(default_factory=dict[str, Sample])
@@ -97,7 +96,11 @@ def plan_encoding(
     An entry that this machine has written or checked is not read again unless its file has changed.
     """
     kind = dataset.kind
-    _require_encoder(kind, vision_identity)
+    if kind.vision and not vision_identity:
+        raise CacheError(
+            "This model also needs CLIP vision tokens of the start frames or the reference image. Connect Load CLIP "
+            "Vision with clip_vision_h to clip_vision of Cache Latents + Captions."
+        )
     dataset.require_captions()
     require_unpacked(cache.root)
     keys = SampleKeys(
@@ -135,14 +138,8 @@ def plan_encoding(
         plan = _compare(cache_set.without(unreadable), named.samples, cache, rebuild, should_stop)
     finally:
         cache.save_known()
-    limits = [part.config.cache_limit_gb for part in dataset.parts if part.config.cache_limit_gb]
-    return replace(
-        plan,
-        stored=named.stored,
-        unreadable=unreadable,
-        samples=named.samples,
-        cache_limit_gb=min(limits, default=0.0),
-    )
+    limit_gb = min((p.config.cache_limit_gb for p in dataset.parts if p.config.cache_limit_gb), default=0.0)
+    return replace(plan, stored=named.stored, unreadable=unreadable, samples=named.samples, cache_limit_gb=limit_gb)
 
 
 def plan_prompts(cache_set: CacheSet, cache: LatentCache) -> EncodingPlan:
@@ -165,12 +162,16 @@ def _name_all(dataset: Dataset, keys: SampleKeys, should_stop: Callable[[], bool
     named = _Named()
     evaluated = held_out_digests(dataset, keys.digest_of)
     for part in dataset.parts:
+        latent = Stored(dtype=part.config.latent_dtype, compression=part.config.cache_compression)
+        text = Stored(compression=part.config.cache_compression)
         for sample in part.samples:
             stop_if(should_stop, "caching")
             item = _item_of(sample, part.config, keys)
             for name in item.clip_keys:  # samples that differ only in their caption share these entries
                 named.samples.setdefault(name, sample)
-            named.stored.update(_stored_of(item, part.config))
+            named.stored.update(
+                {item.latent_key: latent, item.condition_key: latent, item.text_key: text, item.class_key: text}
+            )
             if evaluated and keys.digest_of(sample) in evaluated:
                 named.held_out.append(replace(item, evaluation_key=evaluation_key(item.latent_key)))
             else:
@@ -181,12 +182,10 @@ def _name_all(dataset: Dataset, keys: SampleKeys, should_stop: Callable[[], bool
 def _item_of(sample: Sample, config: DatasetConfig, keys: SampleKeys) -> CacheItem:
     classed = class_caption(sample.caption, config.trigger_word, config.class_word)
     classed = classed if config.class_preservation else ""
-    found = keys.of(sample, config)
+    space, stride = keys.space, keys.space.spatial_stride
+    streams = [file.of_sample(sample) for file in sample.context] if keys.kind.in_context else []
     return CacheItem(
-        latent_key=found["latent_key"],
-        text_key=found["text_key"],
-        condition_key=found["condition_key"],
-        mask_key=found["mask_key"],
+        **keys.of(sample, config),
         class_weight=config.class_preservation,
         class_key=text_key(classed, keys.text_identity) if config.class_preservation else "",
         class_caption=classed,
@@ -202,23 +201,9 @@ def _item_of(sample: Sample, config: DatasetConfig, keys: SampleKeys) -> CacheIt
         prior=config.prior_preservation,
         references=int("references" in keys.kind.tensors),
         context=tuple(
-            _latent_size(file.of_sample(sample), keys.space) for file in sample.context if keys.kind.in_context
+            (space.latent_frames(size.num_frames), size.height // stride, size.width // stride) for size in streams
         ),
     )
-
-
-def _latent_size(bucket: Bucket, space: LatentSpace) -> tuple[int, ...]:
-    stride = space.spatial_stride
-    return space.latent_frames(bucket.num_frames), bucket.height // stride, bucket.width // stride
-
-
-def _stored_of(item: CacheItem, config: DatasetConfig) -> dict[str, Stored]:
-    """Returns key -> storage format of an item's entries; empty for the default format."""
-    if (config.latent_dtype, config.cache_compression) == ("bf16", "none"):
-        return {}
-    latent = Stored(dtype=config.latent_dtype, compression=config.cache_compression)
-    text = Stored(compression=config.cache_compression)
-    return {item.latent_key: latent, item.condition_key: latent, item.text_key: text, item.class_key: text}
 
 
 def _digests(files: KnownFiles, should_stop: Callable[[], bool] | None) -> Callable[[Sample | Companion], str]:
@@ -232,14 +217,6 @@ def _digests(files: KnownFiles, should_stop: Callable[[], bool] | None) -> Calla
             raise DatasetError(str(error)) from error
 
     return digest_of
-
-
-def _require_encoder(kind: ConditionKind, vision_identity: str) -> None:
-    if kind.vision and not vision_identity:
-        raise CacheError(
-            "This model also needs CLIP vision tokens of the start frames or the reference image. Connect Load CLIP "
-            "Vision with clip_vision_h to clip_vision of Cache Latents + Captions."
-        )
 
 
 def _compare(

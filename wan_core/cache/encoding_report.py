@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from ..dataset import NOTHING_TO_PREDICT, TOKEN_LIMIT, Sample, TextLengths
 from ..errors import DatasetError
@@ -149,7 +149,11 @@ class EncodingReport:
                 lines.append(f"stills: {self.stills}, each given completely as its own first frame")
             if self.given_whole:
                 lines.append(NOTHING_TO_PREDICT)
-        lines += _length_sentences(self.text_lengths)
+        if lengths := self.text_lengths:
+            known = f"{lengths.median} tokens (median), {lengths.longest} (longest)"
+            lines.append(f"caption length: {known}, of at most {TOKEN_LIMIT}")
+            if lengths.too_long:
+                lines.append(f"truncated at {TOKEN_LIMIT} tokens: {listed(lengths.too_long)}")
         if self.masks_encoded or self.masks_reused:
             lines.append(f"loss masks: {self.masks_encoded} encoded, {self.masks_reused} reused")
         if self.black_masks:
@@ -172,14 +176,7 @@ def report_of(
     """Returns the report of the set `kept`; `encoded` and `reused`: kind -> number of entries."""
     return EncodingReport(
         fingerprint=fingerprint,
-        latents_encoded=encoded.get("latent", 0),
-        latents_reused=reused.get("latent", 0),
-        texts_encoded=encoded.get("text", 0),
-        texts_reused=reused.get("text", 0),
-        conditions_encoded=encoded.get("condition", 0),
-        conditions_reused=reused.get("condition", 0),
-        masks_encoded=encoded.get("mask", 0),
-        masks_reused=reused.get("mask", 0),
+        **counts_of(encoded, reused),
         clips=len(kept.items),
         frames=sum(item.num_frames for item in kept.items),
         stills=sum(item.num_frames == 1 for item in kept.items),
@@ -190,33 +187,23 @@ def report_of(
     )
 
 
-def _length_sentences(lengths: TextLengths | None) -> list[str]:
-    """Returns lines about caption lengths."""
-    if lengths is None:
-        return []
-    line = f"caption length: {lengths.median} tokens (median), {lengths.longest} (longest), of at most {TOKEN_LIMIT}"
-    if not lengths.too_long:
-        return [line]
-    return [line, f"truncated at {TOKEN_LIMIT} tokens: {listed(lengths.too_long)}"]
-
-
-@runtime_checkable
-class _CountsTokens(Protocol):
-    """A text encoder that counts tokens before truncation."""
-
-    def count_tokens(self, text: str) -> int: ...
+def counts_of(encoded: Mapping[str, int], reused: Mapping[str, int]) -> dict[str, int]:
+    """Returns the fields of EncodingReport for numbers of entries by kind."""
+    kinds = ("latent", "text", "condition", "mask")
+    counts = {f"{kind}s_encoded": encoded.get(kind, 0) for kind in kinds}
+    return counts | {f"{kind}s_reused": reused.get(kind, 0) for kind in kinds}
 
 
 class TextCounter:
     """Counts the tokens of the captions that are encoded, without the empty and the negative prompt."""
 
     def __init__(self, cache_set: CacheSet, encoder: TextEncoder | None) -> None:
-        self._encoder = encoder if isinstance(encoder, _CountsTokens) else None
+        self._count: Callable[[str], int] | None = getattr(encoder, "count_tokens", None)
         self._names = {item.text_key: item.name for item in reversed(cache_set.all_items) if item.caption}
         self.counts: list[tuple[str, int]] = []
         """(clip name, number of tokens) of each counted caption"""
 
     def add(self, key: str, text: str) -> None:
         """Count a prompt if it is a caption."""
-        if self._encoder is not None and key in self._names:
-            self.counts.append((self._names[key], self._encoder.count_tokens(text)))
+        if self._count is not None and key in self._names:
+            self.counts.append((self._names[key], self._count(text)))

@@ -12,7 +12,6 @@ import hashlib
 import json
 import math
 import os
-import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -34,23 +33,16 @@ def compress(data: bytes | memoryview, itemsize: int) -> bytes:
     """Returns `data`, values of `itemsize` bytes, as one zstd frame that states its size."""
     # Byte planes: the first byte of all values, then the second, and so on.
     planes = np.ascontiguousarray(np.frombuffer(data, np.uint8).reshape(-1, itemsize).T).tobytes()
-    zstd = _zstd()
-    if _BUILT_IN:
-        return zstd.compress(planes, _LEVEL)
-    return zstd.ZstdCompressor(level=_LEVEL).compress(planes)
+    return _zstd().ZstdCompressor(level=_LEVEL).compress(planes)
 
 
 def decompress(frame: bytes | memoryview, size: int, itemsize: int) -> bytearray:
     """Returns the `size` bytes of a frame; ValueError if it is damaged."""
     zstd, data = _zstd(), bytes(frame)
     try:
-        if _BUILT_IN:
-            # The size is checked first, because decompression allocates it.
-            stated = zstd.get_frame_info(data).decompressed_size
-            planes = zstd.decompress(data) if stated == size else b""
-        else:
-            stated = zstd.get_frame_parameters(data).content_size
-            planes = zstd.ZstdDecompressor().decompress(data) if stated == size else b""
+        # The size is checked first, because decompression allocates it.
+        stated = zstd.get_frame_parameters(data).content_size
+        planes = zstd.ZstdDecompressor().decompress(data) if stated == size else b""
     except zstd.ZstdError as error:
         raise ValueError("its compressed part is damaged") from error
     if len(planes) != size or size % itemsize:
@@ -58,15 +50,8 @@ def decompress(frame: bytes | memoryview, size: int, itemsize: int) -> bytearray
     return bytearray(np.ascontiguousarray(np.frombuffer(planes, np.uint8).reshape(itemsize, -1).T).data.cast("B"))
 
 
-_BUILT_IN = sys.version_info >= (3, 14)
-
-
 def _zstd() -> Any:
     try:
-        if _BUILT_IN:
-            from compression import zstd  # pyright: ignore
-
-            return zstd
         import zstandard
 
         return zstandard
@@ -84,10 +69,6 @@ _MAX_HEADER_BYTES = 1 << 16
 _NAMES = {"bf16": "BF16", "fp16": "F16", "fp32": "F32"}
 _FRAME = "zstd"
 """name of the tensor in a compressed entry"""
-
-
-class _DamagedError(ValueError):
-    """A damaged entry; the message does not name the entry."""
 
 
 def read_entry(path: Path) -> bytearray:
@@ -139,16 +120,21 @@ def unpack_entry(
     `dtypes`: accepted names of STORED_DTYPES. ValueError says what is wrong; DependencyError if the entry is compressed
     and zstandard is missing.
     """
-    header, payload_start = _header(data)
+    payload_start = header_end(data)
+    if not 8 + 2 <= payload_start <= min(8 + _MAX_HEADER_BYTES, len(data)):
+        raise ValueError("it is not a complete safetensors file")
+    header = _stated(bytes(data[8:payload_start]))
+    if header.data_bytes != len(data) - payload_start:
+        raise ValueError("its shapes do not match its length")
     metadata, names = header.metadata, set(header.tensors)
     if metadata.get("key") != key and names <= {*allowed, _FRAME}:
-        raise _DamagedError("it belongs to another key")
+        raise ValueError("it belongs to another key")
     if names == {_FRAME}:
         header, data = _decompressed(header, memoryview(data)[payload_start:], dtypes)
         names, payload_start = set(header.tensors), 0
     if not names or not names <= set(allowed):
         known = ", ".join(allowed)
-        raise _DamagedError(
+        raise ValueError(
             f'it must hold exactly one tensor named "{known}"'
             if len(allowed) == 1
             else f"it must hold some of the tensors {known} and no others"
@@ -156,7 +142,7 @@ def unpack_entry(
     dtype = _dtype_of(header, dtypes)
     payload = memoryview(data)[payload_start:]
     if hashlib.sha256(payload).hexdigest() != metadata.get("sha256"):
-        raise _DamagedError("its checksum does not match")
+        raise ValueError("its checksum does not match")
     tensors = {
         name: torch.frombuffer(
             data, dtype=dtype, count=math.prod(place.shape), offset=payload_start + place.begin
@@ -164,38 +150,27 @@ def unpack_entry(
         for name, place in header.tensors.items()
     }
     if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values()):
-        raise _DamagedError("it holds NaN or infinity")
+        raise ValueError("it holds NaN or infinity")
     return tensors
-
-
-def _header(data: bytearray) -> tuple[StatedHeader, int]:
-    """Returns the header, and the offset of the payload."""
-    end = header_end(data)
-    if not 8 + 2 <= end <= min(8 + _MAX_HEADER_BYTES, len(data)):
-        raise _DamagedError("it is not a complete safetensors file")
-    header = _stated(bytes(data[8:end]))
-    if header.data_bytes != len(data) - end:
-        raise _DamagedError("its shapes do not match its length")
-    return header, end
 
 
 def _stated(raw: bytes) -> StatedHeader:
     try:
         return parse_header(raw)
     except ValueError as error:
-        raise _DamagedError("its header is damaged") from error
+        raise ValueError("its header is damaged") from error
 
 
 def _decompressed(outer: StatedHeader, frame: memoryview, dtypes: Collection[str]) -> tuple[StatedHeader, bytearray]:
     """Returns the header and payload of a compressed entry."""
     place = outer.tensors[_FRAME]
     if place.dtype != "U8":
-        raise _DamagedError("its tensor is not U8")
+        raise ValueError("its tensor is not U8")
     _require_filled(place, 1)
     inner = _stated(outer.metadata.get("tensors", "").encode())
     dtype = _dtype_of(inner, dtypes)
     if inner.data_bytes > MAX_ENTRY_BYTES:
-        raise _DamagedError(f"it has {inner.data_bytes} bytes")
+        raise ValueError(f"it has {inner.data_bytes} bytes")
     return inner, decompress(frame, inner.data_bytes, dtype.itemsize)
 
 
@@ -204,7 +179,7 @@ def _dtype_of(header: StatedHeader, dtypes: Collection[str]) -> torch.dtype:
     found = {place.dtype for place in header.tensors.values()}
     name = next((name for name in dtypes if found == {_NAMES[name]}), None)
     if name is None:
-        raise _DamagedError(f"its tensors are {', '.join(sorted(found))}, not {' or '.join(dtypes)}")
+        raise ValueError(f"its tensors are {', '.join(sorted(found))}, not {' or '.join(dtypes)}")
     dtype = STORED_DTYPES[name]
     for place in header.tensors.values():
         _require_filled(place, dtype.itemsize)
@@ -212,9 +187,8 @@ def _dtype_of(header: StatedHeader, dtypes: Collection[str]) -> torch.dtype:
 
 
 def _require_filled(place: TensorPlace, itemsize: int) -> None:
-    """ValueError if a tensor is empty, or its byte count does not match its shape."""
     if place.end == place.begin or place.end - place.begin != math.prod(place.shape) * itemsize:
-        raise _DamagedError("its shape does not match its length")
+        raise ValueError("its shape does not match its length")
 
 
 def _bytes_of(tensor: Tensor) -> memoryview:

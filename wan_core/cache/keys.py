@@ -18,7 +18,7 @@ import torch
 
 from ..dataset import Companion, DatasetConfig, Sample
 from ..dataset.conditioning import CONDITION_TENSORS
-from ..errors import CacheError, ConfigError
+from ..errors import CacheError
 from ..flow import EVALUATION_TIMESTEPS
 from ..model import ConditionKind, LatentSpace
 
@@ -148,7 +148,6 @@ KEY = re.compile(r"^[0-9a-f]{64}$")
 AGAIN = "Queue Cache Latents + Captions again; it re-encodes only what is missing."
 
 STORED_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-_COMPRESSIONS = ("none", "zstd")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,20 +178,10 @@ class Stored:
     """of STORED_DTYPES"""
     compression: str = "none"
 
-    def __post_init__(self) -> None:
-        if self.dtype not in STORED_DTYPES:
-            raise ConfigError(f'Cache dtype "{self.dtype}" is unknown. Known: {", ".join(STORED_DTYPES)}.')
-        if self.compression not in _COMPRESSIONS:
-            raise ConfigError(f'Cache compression "{self.compression}" is unknown. Known: {", ".join(_COMPRESSIONS)}.')
-
-
-def entry_path(root: Path, kind: str, key: str) -> Path:
-    """Returns the file of an entry; CacheError if `key` is not one."""
-    return Path(entry_name(root, kind, key))
-
 
 def entry_name(root: Path, kind: str, key: str) -> str:
-    """Returns `entry_path` as text: building 20,000 Path objects takes longer than stat of the files."""
+    """Returns the file of an entry as text, because building 20,000 Path objects takes longer than stat of the files;
+    CacheError if `key` is not one."""
     if not KEY.match(key):  # a key may come from a file or a request, and becomes part of a path
         raise CacheError(f"{key[:100]!r} is not a cache key. {AGAIN}")
     return os.path.join(root, KINDS[kind].folder, key[:2], f"{key}.safetensors")

@@ -49,10 +49,9 @@ class KnownEntries:
 
     def _is_doubted(self, name: str) -> bool:
         if self._doubted is None:
-            try:
-                self._doubted = set(os.listdir(self._doubts))
-            except OSError:
-                self._doubted = set()
+            self._doubted = set()
+            with contextlib.suppress(OSError):
+                self._doubted.update(os.listdir(self._doubts))
         return name in self._doubted
 
     def why_unreadable(self, key: str) -> str | None:

@@ -22,12 +22,12 @@ from torch import Tensor
 
 from ..dataset import KnownFiles
 from ..dataset.conditioning import CONDITION_TENSORS, condition_misfits
-from ..errors import CacheError
-from ..files import FileError, atomic_write_bytes, mark_of, shown_folder
+from ..errors import CacheError, ConfigError
+from ..files import FileError, atomic_write_bytes, atomic_write_json, mark_of, read_json, shown_folder
 from ..model import TEXT_LENGTH
-from .cache_set import CacheSet, read_set, set_file, write_set
+from .cache_set import CacheSet
 from .entry import pack_entry, read_entry, unpack_entry
-from .keys import AGAIN, KINDS, STORED_DTYPES, TEXT_WIDTH, Stored, entry_name, entry_path
+from .keys import AGAIN, KEY, KINDS, STORED_DTYPES, TEXT_WIDTH, Stored, entry_name
 from .known_entries import KnownEntries
 from .synthetic import draw_entry, is_synthetic
 from .unpack import require_unpacked
@@ -51,44 +51,35 @@ class LatentCache:
 
     def read_latent(self, key: str, shape: tuple[int, ...] | None = None) -> Tensor:
         """Returns the latent (C, F, h, w); CacheError if it is damaged or not of `shape`."""
-        return self._read_shaped("latent", key, shape)
+        return self.read("latent", key, shape)["latent"]
 
     def read_text(self, key: str) -> Tensor:
         """Returns the features (L, 4096) of one prompt without padding: 1 <= L <= 512."""
-        tensor = self.read_tensors("text", key)["text"]
-        if not _is_text_shape(tensor):
-            raise self._unusable("text", key, f"its shape is {list(tensor.shape)}")
-        return tensor
+        return self.read("text", key)["text"]
 
     def read_condition(self, key: str, latent_shape: tuple[int, ...] | None = None) -> dict[str, Tensor]:
         """Returns Conditioning field -> tensor without batch axis; CacheError if it is damaged or of another size."""
-        tensors = self.read_tensors("condition", key)
-        if misfits := condition_misfits(tensors, latent_shape):
-            raise self._unusable("condition", key, misfits)
-        return tensors
+        return self.read("condition", key, latent_shape)
 
     def read_mask(self, key: str, shape: tuple[int, ...] | None = None) -> Tensor:
         """Returns loss weights (1, F, h, w) in [0, 1]; CacheError if damaged or not of `shape`."""
-        return self._read_shaped("mask", key, shape)
+        return self.read("mask", key, shape)["mask"]
 
-    def _read_shaped(self, kind: str, key: str, shape: tuple[int, ...] | None) -> Tensor:
-        tensor = self.read_tensors(kind, key)[kind]
-        if tensor.ndim != 4 or (shape is not None and tuple(tensor.shape) != tuple(shape)):
-            raise self._unusable(kind, key, f"its shape is {list(tensor.shape)}, not {shape}")
-        return tensor
+    def read_evaluation(self, key: str, latent_shape: tuple[int, ...] | None = None) -> dict[float, Tensor]:
+        """Returns timestep -> noise (C, F, h, w) float32 of a held-out clip; CacheError if damaged."""
+        tensors = self.read("evaluation", key, latent_shape)
+        return dict(zip(tensors["timesteps"].tolist(), tensors["noise"], strict=True))
+
+    def read(self, kind: str, key: str, shape: tuple[int, ...] | None = None) -> dict[str, Tensor]:
+        """Returns the verified tensors of an entry by name; CacheError if it does not fit `shape` (as in `Entry`)."""
+        tensors = self.read_tensors(kind, key)
+        if misfits := _misfits(kind, tensors, shape):
+            raise self._unusable(kind, key, misfits)
+        return tensors
 
     def write_mask(self, key: str, tensor: Tensor, name: str = "") -> None:
         """Write loss weights (1, F, h, w) in [0, 1]."""
         self.write_tensors("mask", key, {"mask": tensor}, name)
-
-    def read_evaluation(self, key: str, latent_shape: tuple[int, ...] | None = None) -> dict[float, Tensor]:
-        """Returns timestep -> noise (C, F, h, w) float32 of a held-out clip; CacheError if damaged."""
-        tensors = self.read_tensors("evaluation", key)
-        noise, timesteps = tensors.get("noise"), tensors.get("timesteps")
-        shape = None if noise is None else tuple(noise.shape[1:])
-        if noise is None or timesteps is None or len(noise) != len(timesteps) or latent_shape not in (None, shape):
-            raise self._unusable("evaluation", key, f"it does not fit a latent of shape {latent_shape}")
-        return dict(zip(timesteps.tolist(), noise, strict=True))
 
     def write_latent(self, key: str, tensor: Tensor, name: str = "", stored: Stored | None = None) -> None:
         """Write a normalised latent (C, F, h, w). `name` is for messages."""
@@ -103,7 +94,7 @@ class LatentCache:
         """Write the features (L, 4096) of a prompt without padding."""
         # Texts are stored in bfloat16, also of a float32 encoder: the transformer casts its text input to the compute
         # dtype.
-        if not _is_text_shape(tensor):
+        if _misfits("text", {"text": tensor}, None):
             raise CacheError(
                 f"The text encoder returned shape {list(tensor.shape)} for {name or key!r}; "
                 f"at most {TEXT_LENGTH} rows of {TEXT_WIDTH} were expected. Choose the umt5 "
@@ -130,11 +121,7 @@ class LatentCache:
         if not self.has(kind, key):
             return False
         try:
-            if kind == "text":
-                self.read_text(key)
-            else:
-                read = {"latent": self.read_latent, "condition": self.read_condition, "mask": self.read_mask}
-                read.get(kind, self.read_evaluation)(key, shape)
+            self.read(kind, key, shape)
         except CacheError:
             return False
         return True
@@ -161,22 +148,34 @@ class LatentCache:
 
     def write_set(self, cache_set: CacheSet) -> str:
         """Write a set; returns its fingerprint."""
+        fingerprint = cache_set.fingerprint()
         with self._writing():
-            return write_set(self.root / "sets", cache_set)
+            atomic_write_json(self.set_file(fingerprint), cache_set.to_dict(), self.root)
+        return fingerprint
 
     def read_set(self, fingerprint: str) -> CacheSet:
-        """Read a set and verify its fingerprint."""
-        if not self.set_file(fingerprint).is_file():
+        """Read a set and verify its fingerprint; CacheError with the remedy."""
+        path = self.set_file(fingerprint)
+        if not path.is_file():
             require_unpacked(self.root)
-        return read_set(self.root / "sets", fingerprint)
+            raise CacheError(f"The cache holds no set {fingerprint[:12]}. {AGAIN}")
+        try:
+            cache_set = CacheSet.from_dict(read_json(path), path.name)
+        except (FileError, ConfigError, CacheError) as error:
+            raise CacheError(f"Cache set {fingerprint[:12]} is damaged: {error} {AGAIN}") from error
+        if cache_set.fingerprint() != fingerprint:
+            raise CacheError(f"Cache set {fingerprint[:12]} was changed after it was written. {AGAIN}")
+        return cache_set
 
     def set_file(self, fingerprint: str) -> Path:
-        """Returns the file of a set, which need not exist."""
-        return set_file(self.root / "sets", fingerprint)
+        """Returns the file of a set, which need not exist; CacheError if `fingerprint` is not one."""
+        if not KEY.match(fingerprint):
+            raise CacheError(f"{fingerprint[:100]!r} is not a cache fingerprint. {AGAIN}")
+        return self.root / "sets" / f"{fingerprint}.json"
 
     def entry_path(self, kind: str, key: str) -> Path:
         """Returns the file of an entry, which need not exist."""
-        return entry_path(self.root, kind, key)
+        return Path(entry_name(self.root, kind, key))
 
     def read_tensors(self, kind: str, key: str) -> dict[str, Tensor]:
         """Returns the verified tensors of an entry by name; shapes are not checked."""
@@ -232,5 +231,17 @@ class LatentCache:
         return CacheError(f"Cached {kind} {key[:12]} cannot be used: {why}. {AGAIN}")
 
 
-def _is_text_shape(tensor: Tensor) -> bool:
-    return tensor.ndim == 2 and 1 <= tensor.shape[0] <= TEXT_LENGTH and tensor.shape[1] == TEXT_WIDTH
+def _misfits(kind: str, tensors: Mapping[str, Tensor], shape: tuple[int, ...] | None) -> str:
+    """Returns why the tensors of an entry cannot be used; "" if they can. `shape`: as in `Entry`."""
+    if kind == "condition":
+        return condition_misfits(tensors, shape)
+    if kind == "evaluation":
+        noise, timesteps = tensors.get("noise"), tensors.get("timesteps")
+        alike = noise is not None and timesteps is not None and len(noise) == len(timesteps)
+        fits = alike and noise is not None and shape in (None, tuple(noise.shape[1:]))
+        return "" if fits else f"it does not fit a latent of shape {shape}"
+    own = tuple(tensors[kind].shape)
+    if kind == "text":
+        fits = len(own) == 2 and 1 <= own[0] <= TEXT_LENGTH and own[1] == TEXT_WIDTH
+        return "" if fits else f"its shape is {list(own)}"
+    return "" if len(own) == 4 and shape in (None, own) else f"its shape is {list(own)}, not {shape}"

@@ -109,8 +109,6 @@ class Order:
 
 
 class _Group:
-    """The items of one bucket."""
-
     def __init__(
         self, number: int, places: Sequence[int], items: Sequence[CacheItem], seed: int, batch_size: int
     ) -> None:

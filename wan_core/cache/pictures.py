@@ -24,29 +24,18 @@ def write_picture(cache_root: Path, pixels: Tensor) -> str:
 
     bytes_ = (pixels.detach().cpu().clamp(0, 1) * 255).round().to(torch.uint8).contiguous().numpy()
     name = _name_of(bytes_)
-    path = picture_path(cache_root, name)
-    if not _is_undamaged(path):
+    try:
+        read_picture(cache_root, name)
+    except CacheError:
         buffer = BytesIO()
         Image.fromarray(bytes_).save(buffer, "PNG")
         try:
-            atomic_write_bytes(path, buffer.getvalue(), cache_root)
+            atomic_write_bytes(picture_path(cache_root, name), buffer.getvalue(), cache_root)
         except OSError as error:
             raise CacheError(
                 f"The cache folder {shown_folder(cache_root)} cannot be written: {error.strerror}. Free disk space."
             ) from error
     return name
-
-
-def _is_undamaged(path: Path) -> bool:
-    """Returns whether the file exists and its PNG checksums match; decodes nothing."""
-    from PIL import Image
-
-    try:
-        with open_regular(path) as file, Image.open(file, formats=("PNG",)) as picture:
-            picture.verify()
-    except (FileError, OSError, ValueError, SyntaxError):
-        return False
-    return True
 
 
 def read_picture(cache_root: Path, name: str) -> Tensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -18,7 +18,7 @@ from ..errors import CacheError, WanTrainerError
 from ..words import sentences_back, with_sentences
 from .encode import Encoded, Encoders, encode_entries, encode_missing
 from .encoding_plan import ClipTask, EncodingPlan
-from .encoding_report import EncodingReport
+from .encoding_report import EncodingReport, counts_of
 from .latent_cache import LatentCache
 
 SHARE = "WAN_TRAINER_SHARE"
@@ -162,26 +162,15 @@ def finish_shares(
     last = plan()
     report = encode_missing(last, cache(), encoders, in_use)
     kept = {name for item in cache().read_set(report.fingerprint).all_items for name in item.clip_keys}
-    counts = {kind: _written(before, kind, kept) for kind in ("latent", "condition", "mask")}
+    counts = Counter(task.kind for task in before.missing_clips if task.key in kept)
+    counts["text"] = len(before.missing_texts)
     captions = [pair for one in found for pair in one.encoded.captions]
     longest = max((one.seconds for one in found), default=0.0)
     return replace(
         report,
         seconds=longest + time.monotonic() - start,
-        latents_encoded=counts["latent"],
-        conditions_encoded=counts["condition"],
-        masks_encoded=counts["mask"],
-        texts_encoded=len(before.missing_texts),
-        latents_reused=before.reused.get("latent", 0),
-        conditions_reused=before.reused.get("condition", 0),
-        masks_reused=before.reused.get("mask", 0),
-        texts_reused=before.reused.get("text", 0),
+        **counts_of(counts, before.reused),
         damaged=before.damaged,
         black_masks=(*(name for one in found for name in one.encoded.black_masks), *report.black_masks),
         text_lengths=lengths_of(captions) if captions else report.text_lengths,
     )
-
-
-def _written(before: EncodingPlan, kind: str, kept: Collection[str]) -> int:
-    """Returns the number of entries of a kind that were missing and are now in the set, whose keys are `kept`."""
-    return sum(task.kind == kind and task.key in kept for task in before.missing_clips)

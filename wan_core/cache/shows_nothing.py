@@ -51,7 +51,6 @@ def few_frames(pixels: Tensor) -> Tensor:
 
 
 def _brightness(pixels: Tensor) -> Tensor:
-    """Returns the brightness (f, H, W) float32 of a few frames."""
     return few_frames(pixels).float().mean(-1)
 
 

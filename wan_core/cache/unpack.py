@@ -24,7 +24,7 @@ from ..errors import CacheError, ConfigError, stop_if
 from ..files import FileError, atomic_write_bytes, open_regular, remove_file, shown_folder
 from .cache_set import CacheSet
 from .entry import MAX_ENTRY_BYTES
-from .keys import KEY, KINDS, entry_path
+from .keys import KEY, KINDS, entry_name
 
 _MAGIC = b"WANPACK1"
 _FOOTER = struct.Struct("<QQ32s8x8s")
@@ -89,7 +89,7 @@ def _unpack_entries(pack: Path, root: Path, should_stop: Callable[[], bool] | No
     with open_regular(pack) as file:
         for key, offset, length in _index(file):
             stop_if(should_stop, "unpacking the cache")
-            path = entry_path(root, kind, key)
+            path = Path(entry_name(root, kind, key))
             if not path.is_file():
                 file.seek(offset)
                 # The length is bounded, because it comes from a file that may be damaged.

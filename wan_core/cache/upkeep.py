@@ -45,15 +45,6 @@ class CheckReport:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CacheRoom:
-    """Bytes of a cache."""
-
-    entry_bytes: int
-    spare_bytes: int
-    """bytes that `trim` to 0 would free"""
-
-
-@dataclass(frozen=True, kw_only=True)
 class TrimReport:
     """The result of `trim`."""
 
@@ -97,10 +88,9 @@ def check_entries(
 ) -> CheckReport:
     """Read and verify every entry; `remove` deletes damaged ones, which are then encoded again."""
     damaged: list[tuple[str, str, str]] = []
-    checked = 0
-    for entry in list(_entries(cache)):
+    entries = list(_entries(cache))
+    for entry in entries:
         stop_if(should_stop, "checking the cache")
-        checked += 1
         try:
             cache.read_tensors(entry.kind, entry.key)
         except CacheError as error:
@@ -109,9 +99,8 @@ def check_entries(
     removed = 0
     if remove and damaged:
         with upkeep_lock(cache):
-            for kind in KINDS:
-                removed += _remove(cache, kind, {key for bad, key, _ in damaged if bad == kind})[0]
-    return CheckReport(checked=checked, damaged=tuple(damaged), removed=removed)
+            removed = _remove(cache, [(kind, key) for kind, key, _ in damaged])[0]
+    return CheckReport(checked=len(entries), damaged=tuple(damaged), removed=removed)
 
 
 def trim(cache: LatentCache, limit_bytes: int, *, keep: Collection[str] = ()) -> TrimReport:
@@ -122,19 +111,15 @@ def trim(cache: LatentCache, limit_bytes: int, *, keep: Collection[str] = ()) ->
     """
     with upkeep_lock(cache):
         doomed, total = _doomed(cache, limit_bytes, keep)
-        evicted = freed = 0
-        for kind, keys in doomed.items():
-            if keys:
-                count, size = _remove(cache, kind, keys)
-                evicted, freed = evicted + count, freed + size
+        evicted, freed = _remove(cache, [(entry.kind, entry.key) for entry in doomed]) if doomed else (0, 0)
     return TrimReport(evicted=evicted, freed_bytes=freed, entry_bytes=total, kept_over_limit=total > limit_bytes)
 
 
-def room_of(cache: LatentCache, *, keep: Collection[str] = ()) -> CacheRoom:
+def room_of(cache: LatentCache, *, keep: Collection[str] = ()) -> tuple[int, int]:
     """Returns the bytes of all entries, and the bytes that `trim` to 0 would free."""
     doomed, stays = _doomed(cache, 0, keep)
-    spare = sum(size for sizes in doomed.values() for size in sizes.values())
-    return CacheRoom(entry_bytes=stays + spare, spare_bytes=spare)
+    spare = sum(entry.size for entry in doomed)
+    return stays + spare, spare
 
 
 def young_sets(cache: LatentCache) -> set[str]:
@@ -143,17 +128,16 @@ def young_sets(cache: LatentCache) -> set[str]:
     return {Path(name).stem for name in names}
 
 
-def _doomed(cache: LatentCache, limit_bytes: int, keep: Collection[str]) -> tuple[dict[str, dict[str, int]], int]:
-    """Returns the entries to evict (kind -> key -> bytes), and the remaining bytes."""
+def _doomed(cache: LatentCache, limit_bytes: int, keep: Collection[str]) -> tuple[list[_Entry], int]:
+    """Returns the entries to evict, and the remaining bytes."""
     used, kept = _last_use(cache, keep)
     entries = list(_entries(cache, used))
-    total = sum(entry.size for entry in entries)
-    doomed: dict[str, dict[str, int]] = {kind: {} for kind in KINDS}
+    total, doomed = sum(entry.size for entry in entries), list[_Entry]()
     for entry in sorted(entries, key=lambda entry: (entry.used, entry.key)):
         if total <= limit_bytes:
             break
         if entry.key not in kept and not entry.young:
-            doomed[entry.kind][entry.key] = entry.size
+            doomed.append(entry)
             total -= entry.size
     return doomed, total
 
@@ -163,18 +147,18 @@ def removals_seen(cache: LatentCache) -> int:
     return int(1000 * (_mtime(cache.root / _MARK) + _mtime(cache.root / "doubts")))
 
 
-def _remove(cache: LatentCache, kind: str, keys: Collection[str]) -> tuple[int, int]:
-    """Returns (entries, bytes) removed; the caller holds the lock."""
+def _remove(cache: LatentCache, entries: Collection[tuple[str, str]]) -> tuple[int, int]:
+    """Returns (entries, bytes) removed of (kind, key); the caller holds the lock."""
     # This file is written first: if the process is killed below, caching nodes must still notice the missing entries.
     said, freed = b"The time of this file says when entries were last removed.\n", 0
     atomic_write_bytes(cache.root / _MARK, said, cache.root)
-    for key in keys:
+    for kind, key in entries:
         path = cache.entry_path(kind, key)
         # Windows cannot remove a file that a reader has open; the next eviction tries again.
         size = freed_by(path, cache.root)
         if remove_file(path, cache.root):
             freed += size
-    return len(keys), freed
+    return len(entries), freed
 
 
 def _entries(cache: LatentCache, used: dict[str, float] | None = None) -> Iterator[_Entry]:
@@ -187,7 +171,6 @@ def _entries(cache: LatentCache, used: dict[str, float] | None = None) -> Iterat
 
 
 def _files(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """Yields key and stat of every entry in a kind's folder."""
     for shelf in sorted(os.listdir(folder)) if folder.is_dir() else []:
         if not os.path.isdir(folder / shelf):
             continue

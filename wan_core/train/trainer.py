@@ -92,7 +92,8 @@ class Trainer:
             first_frame_share=first_frame_share,
             routes=placed_routes(config.routes, model.shape.num_layers),
         )
-        self._reader = BatchReader(self._draws, ahead=config.prefetch_batches, pin=backend_of(self._device).late_copies)
+        pin = backend_of(self._device).late_copies
+        self._reader = BatchReader(self._draws.at, ahead=config.prefetch_batches, pin=pin)
         self._evaluation = Evaluation(
             model,
             batches,

@@ -21,7 +21,7 @@ from wan_core.dataset import (
     scan_folder,
     scanned_files,
 )
-from wan_core.dataset.files import folder_fingerprint
+from wan_core.dataset.files import fingerprint_of_folder
 from wan_core.errors import CacheError, ConfigError, DatasetError, Stopped
 
 
@@ -198,10 +198,10 @@ def test_a_file_that_is_touched_while_it_is_encoded_is_compared_and_one_edited_a
 @pytest.mark.skipif(os.name == "nt", reason="Windows keeps no time of the last change")
 def test_nothing_is_encoded_again_of_files_that_were_touched_renamed_or_copied_back(bench):
     first, *_ = bench.run()
-    mark = folder_fingerprint(bench.folder)
+    mark = fingerprint_of_folder(bench.folder)
     for file in bench.folder.iterdir():
         file.chmod(0o600)
-    assert folder_fingerprint(bench.folder) != mark
+    assert fingerprint_of_folder(bench.folder) != mark
     touched, *_ = bench.run()
     away = bench.folder.with_name("away")
     bench.folder.rename(away)

@@ -30,7 +30,7 @@ class Numbers:
 
 
 def reader_of(batches: Numbers, ahead: int = 2) -> BatchReader:
-    reader = BatchReader(batches, ahead=ahead)  # type: ignore[arg-type]
+    reader = BatchReader(batches.at, ahead=ahead)  # type: ignore[arg-type]
     reader.start()
     return reader
 
@@ -131,6 +131,6 @@ def test_batches_stay_pageable_once_the_system_refuses_to_lock_one(monkeypatch: 
         raise RuntimeError("CUDA error: out of memory")
 
     monkeypatch.setattr(Batch, "pinned", refused)
-    reader = BatchReader(Numbers(), ahead=0, pin=True)  # type: ignore[arg-type]
+    reader = BatchReader(Numbers().at, ahead=0, pin=True)  # type: ignore[arg-type]
     assert [reader.at(step).names for step in range(3)] == [("0",), ("1",), ("2",)]
     assert len(tried) == 1

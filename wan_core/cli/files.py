@@ -68,31 +68,27 @@ def _inspect(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
     except CheckpointError as error:  # the remaining facts of the file are still reported
         stored, refused = None, str(error)
         print(refused, file=sys.stderr)
-    print_json(
-        out,
-        {
-            "version": 1,
-            "file": options.file.name,
-            "variant": variant.name,
-            "task": variant.family.task,
-            "trainable": variant.family.trained and stored is not None,
-            "refused": refused,
-            "candidates": list(variant.candidates),
-            "expert": variant.expert,
-            "boundary": variant.boundary,
-            "shape": variant.shape.to_dict(),
-            "latent_space": variant.latents.name,
-            "fps": variant.fps,
-            "container": header.container,
-            "files": len(set(header.files.values())) or 1,
-            "dtypes": sorted({weight.dtype for weight in (stored.weights if stored else header.tensors).values()}),
-            "quantization": stored.quantization if stored else "unknown",
-            "parameters": sum(prod(weight.shape) for weight in stored.weights.values()) if stored else None,
-            "tensors": len(header.tensors),
-            "size_bytes": header.size_bytes,
-        },
-    )
-    return ExitCode.DONE
+    facts = {
+        "file": options.file.name,
+        "variant": variant.name,
+        "task": variant.family.task,
+        "trainable": variant.family.trained and stored is not None,
+        "refused": refused,
+        "candidates": list(variant.candidates),
+        "expert": variant.expert,
+        "boundary": variant.boundary,
+        "shape": variant.shape.to_dict(),
+        "latent_space": variant.latents.name,
+        "fps": variant.fps,
+        "container": header.container,
+        "files": len(set(header.files.values())) or 1,
+        "dtypes": sorted({weight.dtype for weight in (stored.weights if stored else header.tensors).values()}),
+        "quantization": stored.quantization if stored else "unknown",
+        "parameters": sum(prod(weight.shape) for weight in stored.weights.values()) if stored else None,
+        "tensors": len(header.tensors),
+        "size_bytes": header.size_bytes,
+    }
+    return done(out, facts)
 
 
 def _inspect_lora(file: Path, out: BinaryIO) -> int:
@@ -106,8 +102,7 @@ def _inspect_lora(file: Path, out: BinaryIO) -> int:
     found = {"lora": describe_lora(source), "of_no_wan_lora": list(source.left_out)[:20]}
     if both:
         found["low_noise_lora"] = describe_lora(read_lora(file, LOW, leave_out=lambda _: True))
-    print_json(out, {"version": 1, "file": file.name, **found, **size})
-    return ExitCode.DONE
+    return done(out, {"file": file.name, **found, **size})
 
 
 def _scan(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:

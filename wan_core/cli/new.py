@@ -173,7 +173,6 @@ def _import(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
     for title, sentences in job.account().items():
         print(f"{title}:", *(f"  {plain(sentence)}" for sentence in sentences), sep="\n", file=sys.stderr)
     if written:
-        print_json(out, {"version": 1, "trainer": job.trainer, "written": written, "account": dict(job.account())})
-    else:
-        print_json(out, api_graph(job))
+        return done(out, {"trainer": job.trainer, "written": written, "account": dict(job.account())})
+    print_json(out, api_graph(job))
     return ExitCode.DONE

@@ -15,7 +15,7 @@ from ..errors import ExitCode
 from ..events import Emit, Event
 from ..packages import first_import
 from .new import add_new_command
-from .output import kept_log, print_json, roots_of, run_directory
+from .output import done, kept_log, roots_of, run_directory
 from .plan import add_plan_command
 from .progress import lines_of
 from .settings import add_set_option, change_run
@@ -167,13 +167,12 @@ def _export(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
     ending = f"_{options.layout}" if options.layout else ".safetensors"
     target = options.to or directory / f"{read_run(directory).run_name}{ending}"
     saved, files = export_lora(directory, options.step, target, layout=options.layout)
-    answer = {"version": 1, "step": saved.step, "file": target.name}
+    answer = {"step": saved.step, "file": target.name}
     if options.layout:
         answer |= {"files": [file.relative_to(target).as_posix() for file in files]}
     elif len(files) > 1:
         answer |= {"low_noise_file": files[1].name}
-    print_json(out, answer | {"size_bytes": files[0].stat().st_size})
-    return ExitCode.DONE
+    return done(out, answer | {"size_bytes": files[0].stat().st_size})
 
 
 def _ema(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
@@ -184,10 +183,7 @@ def _ema(options: argparse.Namespace, _emit: Emit, out: BinaryIO) -> int:
     usual = directory / f"{read_run(directory).run_name}_ema{options.width:g}.safetensors"
     made = export_power_mean(directory, options.width, options.step, options.to or usual)
     shares = {str(step): round(share, 4) for step, share in zip(made.steps, made.shares, strict=True)}
-    print_json(
-        out, {"version": 1, "width": options.width, "files": [file.name for file in made.files], "steps": shares}
-    )
-    return ExitCode.DONE
+    return done(out, {"width": options.width, "files": [file.name for file in made.files], "steps": shares})
 
 
 def _control(directory: Path, steered: bool, *, signals: bool = True) -> Control:

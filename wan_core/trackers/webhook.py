@@ -9,20 +9,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ..errors import ConfigError, WanTrainerError
-from ..events import (
-    CheckpointSaved,
-    Evaluated,
-    Event,
-    Failed,
-    Finished,
-    Marked,
-    SampleReady,
-    StepDone,
-    Suggested,
-    to_line,
-)
+from ..events import CheckpointSaved, Evaluated, Event, Failed, Finished, SampleReady, StepDone, to_line
 from ..run_lines import loss_text
-from .figures import About
+from .figures import About, text_of
 from .settings import WebhookSettings
 
 _TIMEOUT_S = 10.0
@@ -110,15 +99,11 @@ def sentence_of(event: Event, about: About, last: StepDone | None) -> str:
         said = f"evaluation loss {loss_text(event.eval_loss)} at step {event.step}."
     elif isinstance(event, SampleReady):
         said = f"a preview of step {event.step} is ready."
-    elif isinstance(event, Suggested):
-        said = event.why
-    elif isinstance(event, Marked):
-        said = event.text
     elif isinstance(event, Finished):
         reason = str(event.result.get("reason") or "")
         said = f"{event.state} at step {event.step} of {about.steps}{loss}{': ' + reason if reason else ''}."
     elif isinstance(event, Failed):
         said = f"failed: {event.message}"
     else:
-        said = event.name
+        said = text_of(event) or event.name
     return f"{about.name}: {said}"

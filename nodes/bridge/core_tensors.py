@@ -244,7 +244,7 @@ def _whisper(values: dict[str, Any], place: int, raw: Tensor, name: str, variant
 
 
 def _sound(values: dict[str, Any], place: int, raw: Tensor, name: str, variant: WanVariant) -> Tensor:
-    """Returns the features of the sound, (layers, C, 4 F); ComfyUI too leaves out those behind the clip."""
+    """Returns the features of the sound, (layers, C, 4 F), without those after the end of the clip, as in ComfyUI."""
     found = _one(_wired(values, "audio_embed", "audio_encoder_output", name, variant), place)[..., : 4 * raw.shape[1]]
     wanted = [variant.shape.sound_depth, variant.shape.sound_channels, 4 * raw.shape[1]]
     if list(found.shape) != wanted:

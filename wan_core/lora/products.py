@@ -174,8 +174,8 @@ class OftAdapter(LinearAdapter):
 def _two_factors(size: int, wanted: int) -> tuple[int, int]:
     """Returns two factors of `size`, as LyCORIS and PEFT choose them.
 
-    If `wanted` divides `size`, it is one factor; else the factors are as equal as possible, the smaller at most
-    `wanted`; 0: no limit.
+    If `wanted` divides `size`, it is one factor. Otherwise the factors are as equal as possible, and the smaller one is
+    at most `wanted` (0: no limit).
     """
     if wanted and size % wanted == 0:
         return wanted, size // wanted

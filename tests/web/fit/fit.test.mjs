@@ -341,7 +341,7 @@ test("host memory is said where much of it is taken, also when all fits", () => 
   assert.deepEqual(said(20), []);
   const held = { needed: 20 * GIB, room: 64 * GIB, held: "9.4 GiB (WanTEModel 6.7, WanVAE 0.5)" };
   assert.deepEqual(details({ fits: true, devices, suggestions: null, host: held }), [
-    "ComfyUI uses 9.4 GiB (WanTEModel 6.7, WanVAE 0.5) of host memory; training frees the part that no node needs.",
+    "ComfyUI uses 9.4 GiB (WanTEModel 6.7, WanVAE 0.5) of CPU RAM; training frees the part that no node needs.",
   ]);
 });
 

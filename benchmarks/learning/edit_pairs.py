@@ -4,8 +4,9 @@
 
 PATH: a ComfyUI tree of 0.33 or newer, which has BerniniConditioning. First the demo model is trained on until it reads
 context (kept in --base); then a LoRA is trained through the queue on pairs of the world's own shapes, and core nodes
-sample with and without it: pairs of the same kind, and one concept whose outline, colour and path no pair showed and no
-setting was chosen by. Prints what judges find and writes result.json and a contact sheet.
+sample with and without it: pairs of the same kind, pairs whose reference is a shape that no pair showed but the base
+knows, and one concept whose outline, colour and path no pair showed and no setting was chosen by. Prints what judges
+find and writes result.json and a contact sheet.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from PIL import Image
 from shapeworld import learning
 from shapeworld.comfy_graphs import CLIP, VAE, Graph, Model, Recipe, Sampling, training_graph
 from shapeworld.concept import load_concept
+from shapeworld.draw import SHAPES
 from shapeworld.edits import CAPTION, Edit, concept_edit, drawn_edit, train_base, write_edits, write_questions
 from shapeworld.files import Frames, drawn
 from shapeworld.scenes import CAPTIONS, Words
@@ -39,6 +41,8 @@ from world import TINY_PACK
 
 MODEL = Model("bernini", ("wan_demo_bernini.safetensors",))
 SAMPLING = Sampling(steps=10, cfg=1.0)
+UNSHOWN = "ring"
+"""the shape of the world that no pair shows"""
 ASKED_FROM = 10_000
 """seeds of the pairs that are asked for; those trained on count from 0"""
 
@@ -46,16 +50,19 @@ ASKED_FROM = 10_000
 def main(arguments: list[str]) -> int:
     asked = options().parse_args(arguments)
     if not asked.base.is_file():
-        texts = compact_texts(encode_texts(asked.comfyui, [*CAPTIONS, ""]))
-        train_base(learning.models_folder(), texts, asked.base, pairs=asked.base_pairs, steps=asked.base_steps)
+        texts = compact_texts(encode_texts(asked.comfyui, [*CAPTIONS, "", CAPTION]))
+        train_base(learning.models_folder(), texts, asked.base)
     out = (asked.out or ROOT / "demo_output" / time.strftime("edit_pairs_%Y-%m-%d_%H-%M-%S")).resolve()
     base = make_base(out / "comfyui", [TINY_PACK])
     learning.fill_models(base, Model("", ()))
     (base / "models" / "diffusion_models" / MODEL.files[0]).write_bytes(asked.base.read_bytes())
     concept = load_concept(learning.CONCEPTS / f"{asked.concept}.json")
-    sets = {"world": [drawn_edit(ASKED_FROM + number) for number in range(asked.clips)]}
+    shown = [shape for shape in SHAPES if shape != UNSHOWN]
+    numbers = range(ASKED_FROM, ASKED_FROM + asked.clips)
+    sets = {"world": [drawn_edit(number, shown) for number in numbers]}
+    sets[UNSHOWN] = [drawn_edit(number, [UNSHOWN]) for number in numbers]
     sets[concept.name] = [concept_edit(concept, number) for number in range(asked.clips)]
-    write_edits(base / "input" / "pairs", [drawn_edit(number) for number in range(asked.pairs)])
+    write_edits(base / "input" / "pairs", [drawn_edit(number, shown) for number in range(asked.pairs)])
     for name, edits in sets.items():
         write_questions(base / "input" / f"{name}_sources", base / "input" / f"{name}_references", edits)
     recipe = Recipe(
@@ -87,8 +94,6 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument(
         "--base", type=Path, default=ROOT / "demo_output" / MODEL.files[0], help="made if it is missing"
     )
-    parser.add_argument("--base-pairs", type=int, default=192)
-    parser.add_argument("--base-steps", type=int, default=800)
     parser.add_argument("--concept", default="bouncing_star", help="a file of tests/shapeworld/concepts, held out")
     parser.add_argument("--clips", type=int, default=16, help="sampled of each kind")
     parser.add_argument("--pairs", type=int, default=64)
@@ -155,7 +160,7 @@ def sheet_of(sets: dict[str, list[Edit]], clips: dict[str, list[Frames]]) -> Ima
             Strip("with the LoRA", clips[f"{name} after"][number]),
         ]
         for name, edits in sets.items()
-        for number, edit in enumerate(edits[:4])
+        for number, edit in enumerate(edits[:3])
     ]
     return contact_sheet("The shape of the reference takes the path of the source", groups, every=2)
 

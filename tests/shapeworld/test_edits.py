@@ -11,10 +11,12 @@ from PIL import Image
 from .concept import load_concept
 from .edits import Edit, concept_edit, drawn_edit, write_edits
 from .files import drawn, read_clip
+from .scenes import Words
 
 CONCEPTS = Path(__file__).parent / "concepts"
 STAR = load_concept(CONCEPTS / "bouncing_star.json")
-EDITS = [*(drawn_edit(seed) for seed in range(4)), *(concept_edit(STAR, seed) for seed in range(2))]
+RINGS = [drawn_edit(seed, ["ring"]) for seed in range(2)]
+EDITS = [*(drawn_edit(seed) for seed in range(4)), *RINGS, *(concept_edit(STAR, seed) for seed in range(2))]
 
 
 @pytest.mark.parametrize("edit", EDITS)
@@ -22,6 +24,10 @@ def test_the_judge_finds_what_is_wanted_and_not_the_source(edit: Edit) -> None:
     assert edit.found_in(drawn(edit.wanted)).all
     source = edit.found_in(drawn(edit.source))
     assert (source.shape, source.colour) == (False, False)
+
+
+def test_a_reference_shows_the_shapes_that_it_may() -> None:
+    assert {edit.shown.shape for edit in RINGS if isinstance(edit.shown, Words)} == {"ring"}
 
 
 def test_pairs_are_files_that_a_dataset_reads(tmp_path: Path) -> None:

@@ -107,7 +107,6 @@ def remarks_on_findings(dataset: Dataset, measured: MeasuredClips) -> list[Remar
 
 
 def _how(kind: str, names: Mapping[str, Sample], measured: MeasuredClips) -> str:
-    """Returns how the bars of the first file are cropped."""
     name, sample = next(iter(names.items()))
     shot = measured.of(sample)
     if kind != "bars" or shot is None or shot.bars is None:

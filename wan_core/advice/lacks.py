@@ -58,13 +58,11 @@ def _on_the_set(review: DatasetReview, step_s: float | None) -> list[Remark]:
     if few:
         text += "; with so few, the background is learned together with the subject: add clips in other places"
     if step_s is not None:
-        cost = f"an epoch of {counted(batches, 'step')} takes about {_minutes(batches * step_s)} on this card"
+        seconds = batches * step_s
+        cost = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+        cost = f"an epoch of {counted(batches, 'step')} takes about {cost} on this card"
         text += f"; {cost}, at {step_s:.2g} s a step"
     return [Remark(kind="few_files" if few else "", text=text, count=len(files))]
-
-
-def _minutes(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
 def _on_same_captions(files: Sequence[Sample]) -> list[Remark]:
@@ -91,15 +89,12 @@ def _on_common_words(dataset: Dataset, files: Sequence[Sample]) -> list[Remark]:
     known = [word for word in dict.fromkeys(captions[0]) if word in everywhere - triggers]
     if not known:
         return []
+    they_act = "it acts" if len(known) == 1 else "they act"
     text = (
-        f"in every caption, so {_acts_or_act(known)} like the trigger word: {listed(known)}. What all clips share is "
-        "learned with these words; prompts need them too"
+        f"in every caption, so {they_act} like the trigger word: {listed(known)}. What all clips share is learned with "
+        "these words; prompts need them too"
     )
     return [Remark(kind="every_caption", text=text, names=tuple(known), count=len(known))]
-
-
-def _acts_or_act(words: Sequence[str]) -> str:
-    return "it acts" if len(words) == 1 else "they act"
 
 
 def _on_held_out(review: DatasetReview) -> list[Remark]:

@@ -130,13 +130,16 @@ def opened_folder(folder: Path, below: Path | None = None, *, make: bool = False
         yield OpenFolder(_real_path(root, parts, make), None)
         return
     opened: list[int] = []
-    place = root
+    place, flags = root, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
     try:
         try:
-            opened.append(os.open(root, _flags()))
+            opened.append(os.open(root, flags))
             for part in parts:
                 place /= part
-                opened.append(_next_folder(part, opened[-1], make))
+                if make:
+                    with contextlib.suppress(FileExistsError):
+                        os.mkdir(part, dir_fd=opened[-1])
+                opened.append(os.open(part, flags | getattr(os, "O_NOFOLLOW", 0), dir_fd=opened[-1]))
         except OSError as error:
             error.filename = os.fspath(place)
             raise
@@ -145,17 +148,6 @@ def opened_folder(folder: Path, below: Path | None = None, *, make: bool = False
         for descriptor in opened:
             with contextlib.suppress(OSError):  # An error of closing a read-only descriptor loses no data.
                 os.close(descriptor)
-
-
-def _flags() -> int:
-    return os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
-
-
-def _next_folder(name: str, within: int, make: bool) -> int:
-    if make:
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(name, dir_fd=within)
-    return os.open(name, _flags() | getattr(os, "O_NOFOLLOW", 0), dir_fd=within)
 
 
 def _real_path(root: Path, parts: tuple[str, ...], make: bool) -> Path:
@@ -184,21 +176,8 @@ def is_held(error: BaseException, path: Path) -> bool:
 
 def own_folder(parent: Path, name: str) -> Path:
     """Returns the folder `name` of `parent`, created if needed; FileError if it is a link or a file (rule S16)."""
-    try:
-        with opened_folder(parent / name, parent, make=True):
-            return parent / name
-    except OSError as error:
-        if error.errno not in _NO_FOLDER:
-            raise
-        raise _no_own_folder(parent, name) from error
-
-
-def _no_own_folder(parent: Path, name: str) -> FileError:
-    """Returns the refusal for a folder of the pack that is a link or a file."""
-    return FileError(
-        f"{parent.name}/{name} is a link or a file. Move it away, because files would be saved outside of "
-        f"{parent.name}."
-    )
+    with folder_for(parent / name / "a file", parent):
+        return parent / name
 
 
 def make_folder(folder: Path, below: Path) -> None:
@@ -235,7 +214,11 @@ def folder_for(path: Path, below: Path | None, make: bool = True) -> Iterator[Op
             folder = opened.enter_context(opened_folder(path.parent, below, make=make and below is not None))
         except OSError as error:
             if below is not None and error.errno in _NO_FOLDER:
-                raise _no_own_folder(below, path.parent.relative_to(below).as_posix()) from error
+                name, root = path.parent.relative_to(below).as_posix(), below.name
+                why = (
+                    f"{root}/{name} is a link or a file. Move it away, because files would be saved outside of {root}."
+                )
+                raise FileError(why) from error
             if error.errno not in (*_NO_FOLDER, errno.ENOENT) or (make and below is not None):
                 raise
             missing = next((p for p in (*reversed(path.parent.parents), path.parent) if not p.is_dir()), path.parent)

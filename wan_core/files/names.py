@@ -38,7 +38,6 @@ def safe_name(name: str, what: str, room: int = 0) -> str:
 
 
 def _broken_rule(name: str, room: int = 0) -> str:
-    """Returns the rule that a name breaks; empty for a valid name."""
     strange = next((letter for letter in name if not _is_safe(letter)), "")
     if not name:
         return "Write one with a letter or digit in it."
@@ -72,7 +71,6 @@ def _is_safe(letter: str) -> bool:
 
 
 def _fitting(name: str, characters: int, most_bytes: int) -> int:
-    """Returns the number of characters of `name` that fit under both limits."""
     per_letter = max(1.0, len(name.encode("utf-8", "surrogatepass")) / max(1, len(name)))
     return min(characters, int(most_bytes / per_letter))
 

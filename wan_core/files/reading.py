@@ -15,10 +15,6 @@ from ..errors import WanTrainerError
 
 _COMPLETE_BYTES = 64 << 20
 _WINDOWS, _WINDOW_BYTES = 64, 64 << 10
-_OPENING_FIXES: tuple[tuple[type[OSError], str], ...] = (
-    (FileNotFoundError, "Put it there, or choose another."),
-    (PermissionError, "Give the account that runs this the right to read it."),
-)
 
 
 class FileError(WanTrainerError):
@@ -52,7 +48,11 @@ def open_regular(path: Path | str, *, follow_links: bool = True) -> BinaryIO:
         # With O_NONBLOCK, because opening a pipe without a writer would block.
         descriptor = os.open(path, flags)
     except OSError as error:
-        fix = next((fix for kind, fix in _OPENING_FIXES if isinstance(error, kind)), "Put a readable file there.")
+        fix = "Put a readable file there."
+        if isinstance(error, FileNotFoundError):
+            fix = "Put it there, or choose another."
+        if isinstance(error, PermissionError):
+            fix = "Give the account that runs this the right to read it."
         raise FileError(f"{os.path.basename(path)} cannot be opened: {error.strerror}. {fix}") from error
     with naming(path):
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -32,14 +32,15 @@ class Parser:
         try:
             return self._answer(header, payload)
         except WanTrainerError as error:
-            return {"error": _kind(error), "message": str(error)}, b""
+            said = error
         except MemoryError:
-            said: WanTrainerError = DatasetError(
+            said = DatasetError(
                 f"{name} needs more than {_MEMORY_BYTES >> 30} GiB of memory to be read. Split it, or write less."
             )
         except Exception as error:  # for a damaged file, libraries can raise anything
             said = DatasetError(f"{name} cannot be read ({first_line(error)[:160]}). Write it again.")
-        return {"error": _kind(said), "message": str(said)}, b""
+        kind = "dependency" if isinstance(said, DependencyError) else "refused"
+        return {"error": kind, "message": str(said)}, b""
 
     def _answer(self, header: dict[str, Any], payload: bytearray) -> Answer:
         if header["do"] == "open":
@@ -52,7 +53,3 @@ class Parser:
             return self._table.next_rows(header["columns"])
         text = payload.decode("utf-8", "surrogatepass")
         return {"data": parsed_here(header["do"], header["name"], text)}, b""
-
-
-def _kind(error: WanTrainerError) -> str:
-    return "dependency" if isinstance(error, DependencyError) else "refused"

@@ -9,10 +9,10 @@ import queue
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from ..children import Answer, Child
-from ..errors import DatasetError, DependencyError, Stopped, WanTrainerError
+from ..errors import DatasetError, DependencyError, WanTrainerError, stop_if
 from .documents import parsed_here
 
 _START_S = 120.0
@@ -22,8 +22,7 @@ TABLE_S = 60.0
 SHORT_BYTES = 8 << 10
 """longest text that is parsed without a child process; it takes some hundredths of a second"""
 _POLL_S = 0.1
-_AGAIN = "Write it again."
-
+T = TypeVar("T", bound="_ParserChild")
 Stop = Callable[[], bool]
 Row = list[Any] | str
 """the requested cells, or why the row cannot be used"""
@@ -58,46 +57,7 @@ def _parsed(kind: str, name: str, text: str) -> str | WanTrainerError:
         return error
 
 
-class Tables:
-    """Reads parquet, arrow and long JSON lists, one after the other, in one child process.
-
-    A context manager; not thread-safe. DatasetError for a damaged file, or one beyond the limits; DependencyError
-    without pyarrow; Stopped.
-    """
-
-    def __init__(self, should_stop: Stop | None = None) -> None:
-        self._should_stop = should_stop
-        self._child: _ParserChild | None = None
-
-    def __enter__(self) -> Tables:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._child is not None:
-            self._child.__exit__()
-            self._child = None
-
-    def open(self, path: Path) -> tuple[str, ...]:
-        """Open a file, closing the previous one; returns its column names."""
-        if self._child is None:
-            self._child = _ParserChild(path.name, self._should_stop, _AGAIN).__enter__()
-        self._child.name = path.name
-        header, _ = self._child.ask({"do": "open", "path": os.path.abspath(path)}, b"", TABLE_S, "columns")
-        return tuple(header["columns"])
-
-    def rows(self, columns: Sequence[str]) -> Iterator[Row]:
-        """Yields the cells of these columns, row by row."""
-        assert self._child is not None, "open one first"
-        while True:
-            header, payload = self._child.ask({"do": "rows", "columns": list(columns)}, b"", TABLE_S, "rows")
-            for row in cast("list[Row]", header["rows"]):
-                yield row if isinstance(row, str) else [_with_bytes(cell, payload) for cell in row]
-            if header["end"]:
-                return
-
-
 def _with_bytes(cell: Any, payload: bytearray) -> Any:
-    """Returns a cell with its media bytes; the child's answer has their offsets in the payload."""
     if isinstance(cell, dict) and "bytes" in cell:
         place = cast("dict[str, Any]", cell)["bytes"]
         if isinstance(place, list):
@@ -111,23 +71,14 @@ class _EndedError(DatasetError):
 
 
 class _ParserChild:
-    """A child process that parses one file or text at a time; `name` is the current one."""
+    """A child process, started by the first request, that parses one file or text at a time; `name` is the current
+    one."""
 
     def __init__(self, name: str, should_stop: Stop | None, remedy: str) -> None:
         self.name, self._should_stop, self._remedy = name, should_stop, remedy
         self._child: Child | None = None
 
-    def __enter__(self) -> _ParserChild:
-        self._child = Child("parse")
-        try:
-            ready = self._wait(self._child, _START_S)
-            if ready is None:
-                raise DependencyError(
-                    f"{self.name} cannot be read: Python does not start for it{self._child.last_words()}."
-                )
-        except BaseException:
-            self.__exit__()
-            raise
+    def __enter__(self: T) -> T:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -137,7 +88,12 @@ class _ParserChild:
 
     def ask(self, header: dict[str, Any], payload: bytes, seconds: float, wanted: str) -> Answer:
         """Returns an answer with the key `wanted`."""
-        assert self._child is not None, "use it as a context manager"
+        if self._child is None:
+            self._child = Child("parse")
+            if self._wait(self._child, _START_S) is None:
+                words = self._child.last_words()
+                self.__exit__()
+                raise DependencyError(f"{self.name} cannot be read: Python does not start for it{words}.")
         self._child.ask({**header, "name": self.name}, payload)
         answer = self._wait(self._child, seconds)
         if answer is not None and (error := answer[0].get("error")):
@@ -152,9 +108,33 @@ class _ParserChild:
             try:
                 return child.answers.get(timeout=_POLL_S)
             except queue.Empty:
-                if self._should_stop is not None and self._should_stop():
-                    raise Stopped(f"Stopped while reading {self.name}.") from None
+                stop_if(self._should_stop, f"reading {self.name}")
                 if time.monotonic() > end:
-                    raise DatasetError(
-                        f"{self.name} takes more than {seconds:.0f} s to be read. {self._remedy}"
-                    ) from None
+                    why = f"{self.name} takes more than {seconds:.0f} s to be read. {self._remedy}"
+                    raise DatasetError(why) from None
+
+
+class Tables(_ParserChild):
+    """Reads parquet, arrow and long JSON lists, one after the other, in one child process.
+
+    A context manager; not thread-safe. DatasetError for a damaged file, or one beyond the limits; DependencyError
+    without pyarrow; Stopped.
+    """
+
+    def __init__(self, should_stop: Stop | None = None) -> None:
+        super().__init__("", should_stop, "Write it again.")
+
+    def open(self, path: Path) -> tuple[str, ...]:
+        """Open a file, closing the previous one; returns its column names."""
+        self.name = path.name
+        header, _ = self.ask({"do": "open", "path": os.path.abspath(path)}, b"", TABLE_S, "columns")
+        return tuple(header["columns"])
+
+    def rows(self, columns: Sequence[str]) -> Iterator[Row]:
+        """Yields the cells of these columns, row by row."""
+        while True:
+            header, payload = self.ask({"do": "rows", "columns": list(columns)}, b"", TABLE_S, "rows")
+            for row in cast("list[Row]", header["rows"]):
+                yield row if isinstance(row, str) else [_with_bytes(cell, payload) for cell in row]
+            if header["end"]:
+                return

@@ -145,7 +145,6 @@ class _Arrow:
             yield from zip(*cells, strict=True)
 
     def _opened(self) -> Any:
-        """Open the file; returns its schema."""
         from pyarrow import ipc  # pyright: ignore[reportMissingImports]
 
         magic = self._file.read(6)
@@ -168,7 +167,7 @@ class _Arrow:
             numbers = column.indices.to_pylist()
             known = {number: self._cell(column.dictionary[number]) for number in {*numbers} - {None}}
             return [known.get(number) for number in numbers]
-        if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_null(kind):
+        if self._is_one_of(kind, "integer", "floating", "boolean", "null"):
             return column.to_pylist()
         return [self._cell(column[row]) for row in range(len(column))]
 
@@ -192,7 +191,7 @@ class _Arrow:
             return {"bytes": media}
         if types.is_struct(kind):
             return self._struct(cell)
-        if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        if self._is_one_of(kind, "list", "large_list", "fixed_size_list"):
             return self._list(cell)
         value = cell.as_py()
         value = float(value) if isinstance(value, Decimal) else value
@@ -200,11 +199,11 @@ class _Arrow:
 
     def _struct(self, cell: Any) -> Any:
         """Returns a picture or video as `datasets` writes it."""
-        there = [key for key in ("bytes", "path") if cell.type.get_field_index(key) >= 0]
-        found = {key: self._cell(cell[key]) for key in there}
-        if large := next((one for one in found.values() if isinstance(one, _Large)), None):
+        media, path = (
+            self._cell(cell[key]) if cell.type.get_field_index(key) >= 0 else None for key in ("bytes", "path")
+        )
+        if large := next((one for one in (media, path) if isinstance(one, _Large)), None):
             return large
-        path, media = found.get("path"), found.get("bytes")
         return {"path": path if isinstance(path, str) else None, **(media if isinstance(media, dict) else {})}
 
     def _list(self, cell: Any) -> Any:
@@ -217,22 +216,17 @@ class _Arrow:
         return [{} if isinstance(one, dict | list) else one for one in found]
 
     def _is_text(self, kind: Any) -> bool:
-        types = self._types
-        return types.is_string(kind) or types.is_large_string(kind) or self._is_view(kind, "string")
+        return self._is_one_of(kind, "string", "large_string", "string_view")
 
     def _is_bytes(self, kind: Any) -> bool:
-        types = self._types
-        known = types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind)
-        return known or self._is_view(kind, "binary")
+        return self._is_one_of(kind, "binary", "large_binary", "fixed_size_binary", "binary_view")
 
-    def _is_view(self, kind: Any, of: str) -> bool:
-        """Returns whether `kind` is pyarrow's view type of `of`; False for versions without view types."""
-        judge = getattr(self._types, f"is_{of}_view", None)
-        return judge is not None and judge(kind)
+    def _is_one_of(self, kind: Any, *names: str) -> bool:
+        # Older versions of pyarrow have no views.
+        return any(getattr(self._types, f"is_{name}", lambda _: False)(kind) for name in names)
 
     def _is_small(self, kind: Any) -> bool:
-        types = self._types
-        return self._is_text(kind) or types.is_primitive(kind) or types.is_dictionary(kind) or types.is_null(kind)
+        return self._is_text(kind) or self._is_one_of(kind, "primitive", "dictionary", "null")
 
 
 class _Parquet(_Arrow):
@@ -274,7 +268,6 @@ def _placed(cell: Any, payload: bytearray) -> Any:
 
 
 def _length(cell: Any) -> int:
-    """Returns the approximate characters of a cell."""
     return sum(map(_length, cell)) if isinstance(cell, list) else len(cell) if isinstance(cell, str) else 8
 
 

@@ -39,10 +39,10 @@ def main() -> None:
 
     torch.set_num_threads(1)
     import_libraries()
-    from wan_core.kernels.fusing import used_on
+    from tests.support.fused import all_of, used_on
     from wan_core.lora import LoraConfig, inject_lora, one_pass
     from wan_core.model import WanShape, WanTransformer
-    from wan_core.precision import PrecisionPolicy, first_run
+    from wan_core.precision import PrecisionPolicy
 
     one_pass._SEPARATE = frozenset()  # as on a GPU
     shape = WanShape(dim=64, ffn_dim=128, num_heads=2, num_layers=BLOCKS)
@@ -66,7 +66,7 @@ def main() -> None:
             p.grad = None
 
     cpu = torch.device("cpu")
-    with contextlib.nullcontext() if options.plain else used_on(cpu, first_run.all_of(model)):
+    with contextlib.nullcontext() if options.plain else used_on(cpu, all_of(model)):
         for _ in range(3):
             step()
         taken: list[float] = []

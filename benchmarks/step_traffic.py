@@ -25,15 +25,14 @@ sys.path.insert(0, str(ROOT))
 import torch
 from torch import nn
 
+from tests.support.fused import all_of, used_on
 from wan_core.checkpoint.ggml import BLOCKS
-from wan_core.kernels.fusing import used_on
 from wan_core.lora import LoraConfig, inject_lora
 from wan_core.model import POLICIES, Policy, WanShape, WanTransformer, block_of
 from wan_core.placement import StepShape
 from wan_core.placement.counting import Traffic, combined
 from wan_core.placement.traffic import counted_step
 from wan_core.precision import PrecisionPolicy, QuantizedLinear, multiply_in
-from wan_core.precision.first_run import all_of
 
 SHAPE = WanShape(dim=5120, ffn_dim=13824, num_heads=40, num_layers=40)
 """14B text to video"""

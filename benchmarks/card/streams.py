@@ -15,7 +15,7 @@ from measure import SHAPES, Figures
 from torch import Tensor
 
 from wan_core.files import Roots
-from wan_core.kernels.rope import rope_table
+from wan_core.kernels.rope import Span, rope_of
 from wan_core.load import ModelPlan, materialize
 from wan_core.model import WanTransformer
 from wan_core.model.block import Constants
@@ -190,5 +190,5 @@ def _given(model: WanTransformer, grid: tuple[int, int, int], device: torch.devi
     tokens = torch.randn(1, grid[0] * grid[1] * grid[2], shape.dim, device=device, dtype=numerics.residual)
     rows = torch.randn(1, 1, 6, shape.dim, device=device, dtype=numerics.modulation)
     text = torch.randn(1, 512, shape.dim, device=device, dtype=numerics.compute)
-    table = rope_table(grid, shape.dim // shape.num_heads, dtype=numerics.rope, device=device)
+    table = rope_of((Span(grid),), shape.dim // shape.num_heads, dtype=numerics.rope, device=device)
     return tokens, Constants(rows, text, *table)

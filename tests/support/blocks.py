@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from wan_core.kernels.rope import rope_table
+from wan_core.kernels.rope import Span, rope_of
 from wan_core.model import Numerics, WanShape
 from wan_core.model.block import WanBlock
 
@@ -33,7 +33,7 @@ def block_inputs(numerics: Numerics, shape: WanShape = SHAPE, *, frames: int = 1
     rows = torch.randn(2, frames, 6, shape.dim, generator=generator)
     text = torch.randn(2, 16, shape.dim, generator=generator)
     image = torch.randn(2, 5, shape.dim, generator=generator).to(numerics.compute) if shape.image_dim else None
-    rope = rope_table(GRID, shape.dim // shape.num_heads, dtype=numerics.rope, device=tokens.device)
+    rope = rope_of((Span(GRID),), shape.dim // shape.num_heads, dtype=numerics.rope, device=tokens.device)
     tokens = tokens.to(numerics.residual).requires_grad_()
     return [tokens, rows.to(numerics.modulation), text.to(numerics.compute), *rope, image]
 

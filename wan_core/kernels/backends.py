@@ -84,8 +84,9 @@ def attention_kernel(name: str, long: str = "sdpa") -> Attention:
     if name in _SDPA:
         return partial(_sdpa_only, name)
     _installed(name, *_PACKAGES[name])
-    kernels = {"flash_attn": _flash_attn, "xformers": _xformers}
-    return kernels[name] if name in kernels else partial(_newer_flash_attn, _PACKAGES[name][0])
+    if name == "xformers":
+        return partial(_packaged, "xformers.ops", "memory_efficient_attention")
+    return partial(_packaged, _PACKAGES[name][0], "flash_attn_func")
 
 
 def preview_kernel(name: str) -> Attention | None:
@@ -217,17 +218,9 @@ def _sdpa_only(name: str, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return found[0].transpose(1, 2)
 
 
-def _flash_attn(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    return imported("flash_attn").flash_attn_func(query, key, value)
-
-
-def _newer_flash_attn(module: str, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    attended = imported(module).flash_attn_func(query, key, value)
+def _packaged(module: str, function: str, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    attended = getattr(imported(module), function)(query, key, value)
     return attended[0] if isinstance(attended, tuple) else attended  # some releases also return the log-sum-exp
-
-
-def _xformers(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    return imported("xformers.ops").memory_efficient_attention(query, key, value)
 
 
 def _sage(query: Tensor, key: Tensor, value: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -21,28 +21,16 @@ Key: TypeAlias = "tuple[Any, ...]"
 """the inputs that guards can depend on: shape, strides, dtype and device of a tensor; any other input itself"""
 
 
-class _Seen(NamedTuple):
-    """One run of a compiled graph."""
-
-    graph: Callable[..., Any]
-    inputs: tuple[Any, ...]
-    outputs: Any
+_Seen: TypeAlias = "tuple[Callable[..., Any], tuple[Any, ...], Any]"
+"""a run of a compiled graph: graph, inputs, outputs"""
+_Call: TypeAlias = "tuple[Callable[..., Any], tuple[tuple[int, Any], ...], tuple[int, ...] | int | None]"
+"""a compiled graph; for each of its inputs the index of the function's input, or -1 and a constant; for the function's
+result: indexes of outputs of the graph, one index, or None"""
 
 
 class _Recording(threading.local):
-    """The runs of graphs in this thread, while they are recorded."""
-
     seen: list[_Seen] | None = None
-
-
-class _Call(NamedTuple):
-    """A compiled graph, and how its inputs and outputs follow from those of the function."""
-
-    graph: Callable[..., Any]
-    given: tuple[tuple[int, Any], ...]
-    """for each input of the graph: index of the function's input, or -1 and a constant"""
-    results: tuple[int, ...] | int | None
-    """for the function's result: indexes of outputs of the graph, one index, or None"""
+    """the runs of graphs in this thread, while they are recorded"""
 
 
 _recording = _Recording()
@@ -61,7 +49,7 @@ def backend(options: dict[str, Any]) -> Callable[..., Any]:
         def run(*inputs: Any) -> Any:
             outputs = graph(*inputs)
             if _recording.seen is not None:
-                _recording.seen.append(_Seen(graph, inputs, outputs))
+                _recording.seen.append((graph, inputs, outputs))
             return outputs
 
         return run
@@ -130,22 +118,21 @@ class Direct:
 
 def _as_call(inputs: Sequence[Any], found: Any, seen: _Seen) -> _Call | None:
     """Returns the graph call that computed `found` from `inputs`; None unless it only passes tensors on."""
+    graph, graph_inputs, outputs = seen
     places = {id(one): index for index, one in enumerate(inputs) if isinstance(one, Tensor)}
     given: list[tuple[int, Any]] = []
-    for one in seen.inputs:
-        if isinstance(one, Tensor):
-            if id(one) not in places:
-                return None
+    for one in graph_inputs:
+        if isinstance(one, Tensor) and id(one) in places:
             given.append((places[id(one)], None))
         elif type(one) is int:
             given.append((-1, one))
         else:
             return None
     if found is None:
-        return _Call(seen.graph, tuple(given), None)
-    made = {id(one): index for index, one in enumerate(seen.outputs)}
+        return graph, tuple(given), None
+    made = {id(one): index for index, one in enumerate(outputs)}
     results = [made.get(id(one)) for one in ((found,) if isinstance(found, Tensor) else found)]
     indexes = tuple(index for index in results if index is not None)
     if len(indexes) < len(results):
         return None
-    return _Call(seen.graph, tuple(given), indexes[0] if isinstance(found, Tensor) else indexes)
+    return graph, tuple(given), indexes[0] if isinstance(found, Tensor) else indexes

@@ -49,7 +49,6 @@ def _norm_back(
 def _norm_back_over(
     x: Tensor, of_normed: Tensor, of_x: Tensor | None, mean: Tensor, inverse: Tensor, scale: Tensor, one_more: bool
 ) -> None:
-    """Overwrites x with the result of `_norm_back`."""
     x.copy_(_norm_back(of_normed, of_x, x, mean, inverse, scale, one_more))
 
 
@@ -96,12 +95,6 @@ def _rms_rotate_back(gradient: Tensor, x: Tensor, weight: Tensor, inverse: Tenso
     scaled = _turned(gradient.to(torch.float32), cos, -sin) * weight.to(torch.float32)
     along = (scaled * wide).mean(-1, keepdim=True)
     return ((scaled - wide * (along * inverse.square())) * inverse).to(x.dtype)
-
-
-def _rotate(x: Tensor, cos: Tensor, sin: Tensor, back: bool) -> Tensor:
-    """x (B, N, D) rotated by the tables, or with `back` in the other direction, in x's dtype."""
-    static_width(x)
-    return _turned(x.to(torch.float32), cos, -sin if back else sin).to(x.dtype)
 
 
 def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -161,11 +154,6 @@ RMS_ROTATE_BACK = Fused(
     "rms_rotate_back(Tensor gradient, Tensor x, Tensor weight, Tensor inverse, Tensor cos, Tensor sin) -> Tensor",
     _rms_rotate_back,
     lambda gradient, x, *rest: torch.empty_like(x),
-)
-ROTATE = Fused(
-    "rotate(Tensor x, Tensor cos, Tensor sin, bool back) -> Tensor",
-    _rotate,
-    lambda x, *rest: torch.empty_like(x),
 )
 _NORMS = (NORM, NORM_BACK, NORM_BACK_OVER, SUM_NORM, SUM_NORM_BACK)
 
@@ -272,25 +260,3 @@ class _FusedRmsRotate(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         return RMS_ROTATE_BACK(gradients[0].contiguous(), *ctx.saved_tensors), None, None, None, None
-
-
-def rotation_alone_fuses(x: Tensor, cos: Tensor) -> bool:
-    """Returns whether rotation of `x` runs fused without a norm before it."""
-    return cos.dtype == torch.float32 and ROTATE.on(x)
-
-
-def fused_rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Returns x (B, N, D) rotated, in its dtype; tables as in rope.py."""
-    return cast(Tensor, applied(_FusedRotate, x, cos, sin))
-
-
-class _FusedRotate(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        ctx.save_for_backward(cos, sin)
-        return ROTATE(x, cos, sin, False)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return ROTATE(gradients[0].contiguous(), *ctx.saved_tensors, True), None, None

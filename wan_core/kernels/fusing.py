@@ -8,8 +8,7 @@ gave the same results as the plain form on random values.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
@@ -163,19 +162,6 @@ def later_remarks() -> list[str]:
     found = _set_aside.copy()
     _set_aside.clear()
     return found
-
-
-@contextmanager
-def used_on(device: torch.device, functions: Iterable[tuple[Fused, str]]) -> Iterator[None]:
-    """Inside, these (function, kind) are used on a device, without a trial."""
-    chosen = list(functions)
-    for function, kind in chosen:
-        function.use(device, kind)
-    try:
-        yield
-    finally:
-        for function, _ in chosen:
-            function.set_aside(device)
 
 
 def _remark(name: str, fault: str) -> str:

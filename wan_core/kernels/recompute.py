@@ -64,8 +64,6 @@ def made_once() -> Iterator[None]:
 
 
 class _Active(threading.local):
-    """The recipes of the open contexts in this thread, the innermost last."""
-
     def __init__(self) -> None:
         self.recipes: list[_Recipe] = []
         self.keeps = False
@@ -112,8 +110,6 @@ def storage_number(tensor: Tensor) -> int:
 
 # Classes are faster than generator contexts, and a block enters some ten of them for each chunk.
 class _Open(AbstractContextManager[None]):
-    """Adds a recipe to the open ones."""
-
     def __init__(self, recipe: _Recipe) -> None:
         self._recipe = recipe
 
@@ -125,8 +121,6 @@ class _Open(AbstractContextManager[None]):
 
 
 class _Hooked(_Open):
-    """`_Open` that also installs the hooks."""
-
     def __enter__(self) -> None:
         super().__enter__()
         self._hooks = saved_tensors_hooks(_pack, _unpack)

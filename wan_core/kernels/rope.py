@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from ..accelerator import has_float64
-from .fused import fused_rotate, rotation_alone_fuses
 
 
 class Span(NamedTuple):
@@ -25,18 +24,6 @@ class Span(NamedTuple):
     step: tuple[float, float, float] = (1.0, 1.0, 1.0)
     id: int = 0
     """id of a context stream (Bernini-R): adds id times a frequency to every angle"""
-
-
-def rope_table(
-    grid: tuple[int, int, int],
-    head_dim: int,
-    *,
-    dtype: torch.dtype,
-    device: torch.device,
-    built_in: torch.dtype = torch.float64,
-) -> tuple[Tensor, Tensor]:
-    """Returns `rope_of` one grid (frames, rows, columns) that starts at 0."""
-    return rope_of((Span(grid),), head_dim, dtype=dtype, device=device, built_in=built_in)
 
 
 def rope_of(
@@ -106,8 +93,6 @@ def _angles(span: Span, head_dim: int, where: torch.device, built_in: torch.dtyp
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Returns x (B, N, heads, head_dim) with channel pairs (2j, 2j+1) rotated in the table's dtype, in x's dtype."""
-    if rotation_alone_fuses(x, cos):
-        return fused_rotate(x.flatten(2), cos, sin).view(x.shape)
     pairs = x.to(cos.dtype).unflatten(-1, (-1, 2))
     # A complex product takes one kernel in each pass: 4x faster on a CPU, with the same bits. torch has no complex
     # product of 16-bit numbers, and its compiler fuses the other form.

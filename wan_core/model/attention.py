@@ -75,7 +75,7 @@ class WanSelfAttention(WanAttention):
     """exchange of queries, keys and values with the other copies or ranks, where the tokens are split"""
 
     def forward(self, x: Tensor, rope_cos: Tensor, rope_sin: Tensor) -> Tensor:
-        """x (B, N, D) in the compute dtype -> same shape and dtype; `rope_table` makes the two tables."""
+        """x (B, N, D) in the compute dtype -> same shape and dtype; `rope_of` makes the two tables."""
         seat = self.seat if self.seat is not None and self.seat.joined else None
         if isinstance(seat, TokenSeat):
             attended = self._attend_together(seat, x, rope_cos, rope_sin)

@@ -153,7 +153,7 @@ class Numerics:
     def on(self, devices: Iterable[torch.device]) -> Numerics:
         """Returns the numerics for these devices: RoPE's product in float32 instead of float64 if one lacks float64.
 
-        The table stays in `rope_table`: the CPU builds it for such a device (`rope.rope_table`).
+        The table stays in `rope_table`: the CPU builds it for such a device (`kernels.rope_of`).
         """
         lacking = self.rope == torch.float64 and not all(map(has_float64, devices))
         return replace(self, rope=torch.float32) if lacking else self

@@ -16,7 +16,7 @@ from ..checkpoint.dequantise import APART, INTEGERS_OF, MXFP8, SEVERAL, fused_in
 from ..checkpoint.dequantise import FUSED as DEQUANTISE
 from ..checkpoint.ggml import BLOCKS
 from ..checkpoint.integers import INTEGERS, value_to_a_byte
-from ..kernels import Fused, Trial, try_on
+from ..kernels import Trial, try_on
 from ..kernels import fused as blocks
 from ..model import WanTransformer
 from .linear import QuantizedLinear
@@ -26,21 +26,20 @@ _ROWS, _RUNS = 64, 3
 
 
 def fused_on_cards(model: WanTransformer, *, runs: bool) -> list[str]:
-    """Compiles and tries the fused functions of `model` on each of its GPUs; returns remarks. See `_try_fused`."""
-    cards = {p.device for p in model.parameters() if backend_of(p.device).triton}
-    return [remark for card in sorted(cards, key=str) for remark in _try_fused(model, card, runs=runs)]
-
-
-def _try_fused(model: WanTransformer, device: torch.device, *, runs: bool) -> list[str]:
-    """Compiles and tries the fused functions of `model` on `device`, and uses those that are right; returns remarks.
+    """Compiles and tries the fused functions of `model` on each of its GPUs, and uses those that are right; returns
+    remarks.
 
     `runs`: whether tokens of a batch can have different timesteps. On a CPU nothing is fused.
     """
-    if not backend_of(device).triton or not abilities_of(device).compiles:
-        return []
-    if importlib.util.find_spec("triton") is None:
-        return [f"The package triton is not installed, so no function is fused on {device}; steps are slower."]
-    return try_on(device, trials(model, device, runs=runs))
+    remarks = list[str]()
+    for card in sorted({p.device for p in model.parameters() if backend_of(p.device).triton}, key=str):
+        if not abilities_of(card).compiles:
+            continue
+        if importlib.util.find_spec("triton") is None:
+            remarks.append(f"The package triton is not installed, so no function is fused on {card}; steps are slower.")
+        else:
+            remarks += try_on(card, trials(model, card, runs=runs))
+    return remarks
 
 
 def trials(model: WanTransformer, device: torch.device, *, runs: bool) -> list[Trial]:
@@ -89,16 +88,10 @@ def _of_blocks(model: WanTransformer, device: torch.device, runs: bool) -> Itera
         angle = draw(_ROWS, 1, per_head)
         return angle.cos(), angle.sin()
 
-    if numerics.rope == torch.float32:
-        if numerics.qk_norm == torch.float32:
-            yield Trial(blocks.RMS_ROTATE, lambda: (*tokens(), shape.eps, *angles()))
-            inverse = partial(torch.rand, 1, _ROWS, 1, device=device)
-            yield Trial(
-                blocks.RMS_ROTATE_BACK, lambda: (torch.randn_like((t := tokens())[0]), *t, inverse(), *angles())
-            )
-        else:
-            for back in (False, True):
-                yield Trial(blocks.ROTATE, lambda back=back: (tokens()[0], *angles(), back))
+    if numerics.rope == numerics.qk_norm == torch.float32:
+        yield Trial(blocks.RMS_ROTATE, lambda: (*tokens(), shape.eps, *angles()))
+        inverse = partial(torch.rand, 1, _ROWS, 1, device=device)
+        yield Trial(blocks.RMS_ROTATE_BACK, lambda: (torch.randn_like((t := tokens())[0]), *t, inverse(), *angles()))
 
 
 def _of_weights(model: nn.Module, device: torch.device) -> Iterator[Trial]:
@@ -180,9 +173,3 @@ def _like(linear: QuantizedLinear, device: torch.device) -> tuple[object, ...]:
     parts = [None if one is None else one.to(device) for one in (weight, scale, whole)]
     assert parts[0] is not None
     return fused_inputs(parts[0], parts[1], linear.bias.dtype, parts[2], linear.layout)
-
-
-def all_of(model: WanTransformer) -> list[tuple[Fused, str]]:
-    """Returns each fused function of a step of `model`, with its kind."""
-    found = [(trial.function, trial.kind) for trial in trials(model, torch.device("meta"), runs=True)]
-    return list(dict.fromkeys(found))

@@ -84,9 +84,8 @@ class QuantizedLinear(nn.Linear):
         return dequantise_together(weights, scales, dtype, linears[0].layout)
 
     def _run(self, input: Tensor, *, read: bool) -> Tensor:
-        linear = _Linear if self.matmul is None else _Linear8Bit
         packed = (self.weight, self.scale, self.whole_scale, self.layout)
-        return cast(Tensor, applied(linear, input, self.held, *packed, self.bias, read))
+        return cast(Tensor, applied(_Linear, input, self.held, *packed, self.bias, read, self.matmul is not None))
 
 
 def multiply_in(model: nn.Module, dtype: torch.dtype | None) -> None:
@@ -122,6 +121,8 @@ def _shape_of(scale: Tensor | None) -> torch.Size | None:
 
 
 class _Linear(torch.autograd.Function):
+    """`in_8_bits`: products in 8 bits, for layouts with one value per byte, without a scale of the complete weight."""
+
     @staticmethod
     def forward(
         ctx: Any,
@@ -133,11 +134,15 @@ class _Linear(torch.autograd.Function):
         layout: str,
         bias: Tensor | None,
         read: bool,
+        in_8_bits: bool,
     ) -> Tensor:
         ctx.save_for_backward(weight, scale, whole_scale)
-        ctx.layout, ctx.held = layout, held
+        ctx.layout, ctx.held, ctx.in_8_bits = layout, held, in_8_bits
         if not read:
             return no_values(x, weight.shape[0])
+        if in_8_bits:
+            assert whole_scale is None
+            return product(x, weight, scale, bias, layout)
         if torch.compiler.is_compiling():
             return _opaque_product(x, weight, scale, whole_scale, layout, bias)
         values = _values(held, x.dtype, weight, scale, whole_scale, layout)
@@ -150,10 +155,14 @@ class _Linear(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         (gradient,) = gradients
         if not ctx.needs_input_grad[0]:
-            return (None,) * 8
+            return (None,) * 9
+        if ctx.in_8_bits:
+            weight, scale, _ = ctx.saved_tensors
+            columns = ctx.held.of("columns", partial(in_columns, weight))
+            return input_gradient(gradient, weight, scale, ctx.layout, columns), *(None,) * 8
         compute = _opaque_input_gradient if torch.compiler.is_compiling() else partial(_input_gradient, ctx.held)
         of_x = without_autocast(gradient.device.type, compute, gradient, *ctx.saved_tensors, ctx.layout)
-        return of_x, *(None,) * 7
+        return of_x, *(None,) * 8
 
 
 def _input_gradient(
@@ -211,35 +220,3 @@ def _opaque_input_gradient(gradient: Tensor, *packed: Any) -> Tensor:
 @_opaque_input_gradient.register_fake
 def _(gradient: Tensor, weight: Tensor, _scale: Tensor | None, _whole: Tensor | None, layout: str) -> Tensor:
     return gradient.new_empty(*gradient.shape[:-1], row_values(weight.shape[1], layout))
-
-
-class _Linear8Bit(torch.autograd.Function):
-    """`_Linear` with products in 8 bits; for layouts with one value per byte, without a scale of the complete
-    weight."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        held: HeldValues,
-        weight: Tensor,
-        scale: Tensor | None,
-        whole_scale: Tensor | None,
-        layout: str,
-        bias: Tensor | None,
-        read: bool,
-    ) -> Tensor:
-        assert whole_scale is None
-        ctx.save_for_backward(weight, scale)
-        ctx.layout, ctx.held = layout, held
-        return product(x, weight, scale, bias, layout) if read else no_values(x, weight.shape[0])
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        if not ctx.needs_input_grad[0]:
-            return (None,) * 8
-        weight, scale = ctx.saved_tensors
-        columns = ctx.held.of("columns", partial(in_columns, weight))
-        of_x = input_gradient(gradients[0], weight, scale, ctx.layout, columns)
-        return of_x, *(None,) * 7

@@ -196,7 +196,6 @@ def _shared_in_8_bits(rows: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
-    """Returns whether both tensors are the same view of the same memory."""
     places = [(t.untyped_storage()._cdata, t.storage_offset(), t.shape, t.stride()) for t in (one, other)]  # pyright: ignore[reportPrivateUsage]
     return places[0] == places[1] and one.dtype == other.dtype
 

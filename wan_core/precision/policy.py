@@ -59,7 +59,6 @@ def dtype_name(dtype: torch.dtype | None) -> str:
 
 
 def _switch(part: str, sentence: str) -> Any:
-    """Returns the field of one switch: empty, or one of `switch_values`."""
     return counted(
         "",
         sentence,

@@ -127,15 +127,11 @@ def quantize_block(module: nn.Module, prefix: str, config: QuantizeConfig) -> in
     chosen = [name for whole, name in linears.items() if config.selects(whole)]
     for name in chosen:
         owner, _, leaf = name.rpartition(".")
-        parent = module.get_submodule(owner)
-        setattr(parent, leaf, _quantized_linear(getattr(parent, leaf), config))
+        layer: nn.Linear = getattr(module.get_submodule(owner), leaf)
+        made = QuantizedLinear(*quantized(layer.weight.detach(), config.scheme), bias=False, layout=config.layout)
+        made.bias = layer.bias
+        setattr(module.get_submodule(owner), leaf, made)
     return len(chosen)
-
-
-def _quantized_linear(layer: nn.Linear, config: QuantizeConfig) -> QuantizedLinear:
-    made = QuantizedLinear(*quantized(layer.weight.detach(), config.scheme), bias=False, layout=config.layout)
-    made.bias = layer.bias
-    return made
 
 
 def quantized(weight: Tensor, scheme: str) -> tuple[Tensor, Tensor | None]:

@@ -11,10 +11,17 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.support.blocks import MIXED, SHAPE
-from wan_core.kernels.fused import ROTATE
+from wan_core.kernels import Fused
+from wan_core.kernels.fused import _turned
 from wan_core.kernels.walks import having
 from wan_core.lora import LoraConfig, inject_lora
 from wan_core.model import WanTransformer
+
+ROTATE = Fused(
+    "rotate(Tensor x, Tensor cos, Tensor sin, bool back) -> Tensor",
+    lambda x, cos, sin, back: _turned(x, cos, -sin if back else sin),
+    lambda x, *rest: torch.empty_like(x),
+)
 
 
 class Seen(TorchDispatchMode):

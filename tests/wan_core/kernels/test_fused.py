@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.support.blocks import MIXED, SHAPE
+from tests.support.fused import all_of, used_on
 from tests.support.stored import KINDS, stored
 from wan_core.checkpoint import dequantise
 from wan_core.checkpoint.dequantise import (
@@ -29,8 +30,8 @@ from wan_core.checkpoint.dequantise import FUSED as DEQUANTISE
 from wan_core.checkpoint.integers import INTEGERS, rotated, unpack_integers
 from wan_core.kernels import fusing
 from wan_core.kernels.fused import NORM, NORM_BACK, NORM_BACK_OVER, RMS_ROTATE, RMS_ROTATE_BACK, fused_norm
-from wan_core.kernels.fusing import Fused, Trial, try_on, used_on
-from wan_core.kernels.rope import rope_table, rotate
+from wan_core.kernels.fusing import Fused, Trial, try_on
+from wan_core.kernels.rope import Span, rope_of, rotate
 from wan_core.lora import LoraConfig, adapter_parameters, inject_lora
 from wan_core.model import Numerics, WanTransformer
 from wan_core.model.keeping import Policy
@@ -95,7 +96,7 @@ def all_fused(found: WanTransformer, monkeypatch: pytest.MonkeyPatch) -> Iterato
 
         return run
 
-    functions = first_run.all_of(found)
+    functions = all_of(found)
     for function, _ in functions:
         monkeypatch.setattr(function, "_compiled", noted(function.body))
     with used_on(CPU, functions):
@@ -283,7 +284,7 @@ def test_compiled_for_a_cpu_both_ways_are_those_of_float64() -> None:
     draw = partial(torch.randn, generator=torch.Generator().manual_seed(5))
     x, weight, of = draw(1, 12, 64).bfloat16(), draw(64).bfloat16(), draw(1, 12, 64).bfloat16()
     wide, (scale, shift), more = draw(12, 64), draw(2, 1, 64), draw(12, 64)
-    cos, sin = rope_table((3, 2, 2), 32, dtype=torch.float64, device=CPU)
+    cos, sin = rope_of((Span((3, 2, 2)),), 32, dtype=torch.float64, device=CPU)
 
     def turned(x: Tensor) -> Tensor:
         normed = nn.functional.rms_norm(x, (64,), weight.double(), 1e-6)

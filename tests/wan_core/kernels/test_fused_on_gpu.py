@@ -12,15 +12,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tests.support.fused import all_of, used_on
 from tests.support.stored import KINDS, stored
 from wan_core.abilities import abilities_of
 from wan_core.checkpoint import dequantise
 from wan_core.checkpoint.dequantise import FUSED as DEQUANTISE
 from wan_core.checkpoint.dequantise import NVFP4, fused_kind, scale_values
 from wan_core.checkpoint.ggml import BLOCKS, block_parts
-from wan_core.kernels.fusing import Fused, used_on
+from wan_core.kernels.fusing import Fused
 from wan_core.kernels.modulate import modulated_with, normed_with
-from wan_core.kernels.rope import rope_table, rotate
+from wan_core.kernels.rope import Span, rope_of, rotate
 from wan_core.lora import LoraConfig, adapter_parameters, inject_lora
 from wan_core.lora.low_rank import LoraAdapter
 from wan_core.model import Numerics, WanShape, WanTransformer
@@ -127,7 +128,7 @@ def test_the_first_run_uses_every_function_and_a_step_stays_as_exact(model: WanT
         assert re.match(r"\d+ fused functions were compiled and tried on cuda:0 in \d+ s", said)
         fused = step(model)
     finally:
-        for function, _ in first_run.all_of(model):
+        for function, _ in all_of(model):
             function.set_aside()
     exact = step(made(Numerics()))
     for one, other, right in zip(fused, plain, exact, strict=True):
@@ -177,26 +178,21 @@ def test_a_plain_norm_is_as_exact() -> None:
     assert_as_exact(plain, exact, [drawn(1, TOKENS, WIDE)], NORMS + SUMS)
 
 
-@pytest.mark.parametrize("normed", [True, False])
-def test_a_rotation_is_as_exact(normed: bool, model: WanTransformer) -> None:
+def test_a_rotation_is_as_exact(model: WanTransformer) -> None:
     attention = model.blocks[0].self_attn
     norm = WanRMSNorm(WIDE, 1e-6).requires_grad_(False)
     norm.weight = nn.Parameter(drawn(WIDE, dtype=torch.bfloat16), requires_grad=False)
     grid, head = (3, 10, 8), WIDE // HEADS
-    cos, sin = rope_table(grid, head, dtype=torch.float64, device=CARD)
+    cos, sin = rope_of((Span(grid),), head, dtype=torch.float64, device=CARD)
 
     def placed(x: Tensor) -> Tensor:
-        narrow = cos.float(), sin.float()
-        if normed:
-            return attention._placed(x, norm, *narrow).flatten(2)
-        return rotate(x.unflatten(-1, (HEADS, -1)), *narrow).flatten(2)
+        return attention._placed(x, norm, cos.float(), sin.float()).flatten(2)
 
     def exact(x: Tensor) -> Tensor:
-        x = functional.rms_norm(x, (WIDE,), norm.weight.double(), 1e-6) if normed else x
+        x = functional.rms_norm(x, (WIDE,), norm.weight.double(), 1e-6)
         return rotate(x.unflatten(-1, (HEADS, -1)), cos, sin).flatten(2)
 
-    functions = (first_run.blocks.RMS_ROTATE, first_run.blocks.RMS_ROTATE_BACK, first_run.blocks.ROTATE)
-    chosen = [(function, "") for function in (functions[:2] if normed else functions[2:])]
+    chosen = [(function, "") for function in (first_run.blocks.RMS_ROTATE, first_run.blocks.RMS_ROTATE_BACK)]
     assert_as_exact(placed, exact, [drawn(1, TOKENS, WIDE, dtype=torch.bfloat16)], chosen)
 
 

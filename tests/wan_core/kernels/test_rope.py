@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from wan_core.kernels.rope import rope_table, rotate
+from wan_core.kernels.rope import Span, rope_of, rotate
 
 CPU = torch.device("cpu")
 
 
 def table(frames: int, dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tensor]:
-    return rope_table((frames, 3, 2), 28, dtype=dtype, device=CPU)
+    return rope_of((Span((frames, 3, 2)),), 28, dtype=dtype, device=CPU)
 
 
 def test_the_same_grid_gives_the_same_tensors() -> None:
@@ -38,7 +38,7 @@ def test_a_grid_in_use_is_kept() -> None:
 
 def test_a_table_first_made_under_inference_mode_takes_part_in_a_backward_pass() -> None:
     with torch.inference_mode():
-        cos, sin = rope_table((7, 1, 2), 28, dtype=torch.float32, device=CPU)
+        cos, sin = rope_of((Span((7, 1, 2)),), 28, dtype=torch.float32, device=CPU)
     x = torch.randn(1, 14, 2, 28, requires_grad=True)
     rotate(x, cos, sin).square().sum().backward()
     torch.testing.assert_close(x.grad, 2 * x.detach(), atol=1e-5, rtol=0)  # a rotation keeps lengths
@@ -46,21 +46,23 @@ def test_a_table_first_made_under_inference_mode_takes_part_in_a_backward_pass()
 
 def test_fake_tables_do_not_outlive_their_mode() -> None:
     with FakeTensorMode():
-        assert isinstance(rope_table((9, 1, 1), 28, dtype=torch.float32, device=CPU)[0], FakeTensor)
-    real = rope_table((9, 1, 1), 28, dtype=torch.float32, device=CPU)[0]
+        assert isinstance(rope_of((Span((9, 1, 1)),), 28, dtype=torch.float32, device=CPU)[0], FakeTensor)
+    real = rope_of((Span((9, 1, 1)),), 28, dtype=torch.float32, device=CPU)[0]
     assert type(real) is torch.Tensor
     with FakeTensorMode():
-        assert isinstance(rope_table((9, 1, 1), 28, dtype=torch.float32, device=CPU)[0], FakeTensor)
+        assert isinstance(rope_of((Span((9, 1, 1)),), 28, dtype=torch.float32, device=CPU)[0], FakeTensor)
 
 
 def test_a_table_without_values_is_made_each_time() -> None:
-    first, second = (rope_table((9, 1, 1), 28, dtype=torch.float32, device=torch.device("meta"))[0] for _ in range(2))
+    first, second = (
+        rope_of((Span((9, 1, 1)),), 28, dtype=torch.float32, device=torch.device("meta"))[0] for _ in range(2)
+    )
     assert first is not second
 
 
 def test_the_table_is_float64_rounded_once() -> None:
     """Position 1000 of the fastest pair: a float32 angle would be off by 3e-5."""
-    cos, _ = rope_table((1001, 1, 1), 28, dtype=torch.float32, device=CPU)
+    cos, _ = rope_of((Span((1001, 1, 1)),), 28, dtype=torch.float32, device=CPU)
     assert cos[1000, 0, 0] == torch.tensor(1000.0, dtype=torch.float64).cos().float()
 
 

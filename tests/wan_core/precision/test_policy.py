@@ -12,7 +12,7 @@ import torch
 from tests.support.golden import Golden
 from wan_core.audit.any_dtype import compute_in, fill_empty_adapters, let_linears_cast
 from wan_core.errors import ConfigError
-from wan_core.kernels.rope import rope_table
+from wan_core.kernels.rope import Span, rope_of
 from wan_core.lora import LoraConfig, inject_lora
 from wan_core.model import Numerics, WanShape, WanTransformer
 from wan_core.precision import PRESETS, SWITCHES, PrecisionPolicy, dtype_name, switch_values
@@ -109,10 +109,10 @@ def test_a_rope_table_built_narrow_is_as_wrong_as_rounding_its_angles_says() -> 
     """At frame 79 the fastest axis turns 79 rad: bf16 keeps 8 bits of it, so it is off by up to 0.25 rad; float32 by
     4e-6 (wan-models 3.1 measured 0.11 and 2.9e-6 for whole tables)."""
     grid, head_dim = (80, 2, 2), 128
-    exact, _ = rope_table(grid, head_dim, dtype=FP64, device=torch.device("cpu"))
+    exact, _ = rope_of((Span(grid),), head_dim, dtype=FP64, device=torch.device("cpu"))
     errors = {}
     for built_in in (FP64, FP32, BF16):
-        found, _ = rope_table(grid, head_dim, dtype=FP64, device=torch.device("cpu"), built_in=built_in)
+        found, _ = rope_of((Span(grid),), head_dim, dtype=FP64, device=torch.device("cpu"), built_in=built_in)
         errors[built_in] = float((found - exact).abs().max())
     assert errors[FP64] == 0
     assert 1e-8 < errors[FP32] < 1e-5

@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from typing import TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -123,25 +123,36 @@ def materialize(
     loras = [
         (read_frozen(roots.resolve(lora.file), lora, model, found.variant.expert), lora.strength) for lora in plan.loras
     ]
-    held: Shared | None = None if shared is None else shared.of(_plan_digest(plan))
-    held = OwnMemory() if count > 1 else held
+    held: Shared | None = OwnMemory() if count > 1 else None
+    if shared is not None and held is None:  # the weights depend on all settings of the plan
+        digest = hashlib.sha256(json.dumps(plan.to_dict(), sort_keys=True).encode()).hexdigest()
+        held = shared.of(digest[:32])
     models: list[WanTransformer] = []
     for number, placement in enumerate(placements):
-        progress = on_tensor and partial(_of_several, on_tensor, number, count)
         order = running_order(shape.num_layers, shape.vace_layers)
         own = BlockOffload(placement, order, measures or MemoryMeasures(), shared=held)
         offload = own if sharding is None else ShardedBlocks(own, order, sharding)
         one = model if not number else _without_values(plan, shape, numerics, lora, placement)
-        _build(one, plan, placement, offload, found, lora, start, loras, seed=seed, on_tensor=progress)
+
+        def on_weight(done: int, total: int, number: int = number) -> None:
+            if on_tensor is not None:
+                on_tensor(number * total + done, count * total)
+
+        with torch.inference_mode(False):
+            _fill(one, plan, placement, offload, found.weights, on_weight, loras)
+            multiply_in(one, numerics.matmul)
+            if lora is not None:
+                _add_adapters(one, lora, start, offload, placement, found.compute_dtype, seed)
+        placement.check(one, offloads=offload.offloads)
+        check_trainable_untouched(one)
+        one.offload = offload
+        one.run_in_chunks(offload.measures.chunk_tokens)
+        if len(placement.devices) > 1:
+            one.carrier = DeviceCarrier(placement)
         models.append(one)
     if count > 1:
         model.team = SplitTokens(model, models[1:], plan.placement.shares)
     return model
-
-
-def _of_several(on_tensor: Callable[[int, int], None], number: int, count: int, done: int, total: int) -> None:
-    """Calls `on_tensor` with the progress over all `count` models of a process; `number`: the one that is loading."""
-    on_tensor(number * total + done, count * total)
 
 
 def _without_values(
@@ -154,45 +165,24 @@ def _without_values(
     return model
 
 
-def _build(
+def _add_adapters(
     model: WanTransformer,
-    plan: ModelPlan,
-    placement: Placement,
-    offload: BlockOffload | ShardedBlocks,
-    found: WanFile,
-    lora: LoraConfig | None,
+    lora: LoraConfig,
     start: LoraSource | None,
-    loras: Sequence[tuple[LoraSource, float]],
-    *,
+    offload: BlockOffload | ShardedBlocks,
+    placement: Placement,
+    compute: torch.dtype,
     seed: int,
-    on_tensor: Callable[[int, int], None] | None,
 ) -> None:
-    """Loads the weights of a meta model to its devices, and adds its adapters."""
-    numerics = model.numerics
-    with torch.inference_mode(False):
-        _fill(model, plan, placement, offload, found.weights, on_tensor, loras)
-        multiply_in(model, numerics.matmul)
-        if lora is not None:
-            dtype = numerics.adapter if numerics.adapter != found.compute_dtype else None
-            complete = {"weights": offload.complete} if isinstance(offload, ShardedBlocks) else {}
-            inject_lora(model, lora, seed=seed, dtype=dtype, **complete)
-            # Adapters are created on their weight's device, which is the CPU for an offloaded block.
-            for adapter in adapters_of(model):
-                adapter.move(placement.device_of(adapter.name))
-            model.checkpoint_keeps_rng = lora.draws
-            if start is not None:
-                start_from(model, start, lora)
-    placement.check(model, offloads=offload.offloads)
-    check_trainable_untouched(model)
-    model.offload = offload
-    model.run_in_chunks(offload.measures.chunk_tokens)
-    if len(placement.devices) > 1:
-        model.carrier = DeviceCarrier(placement)
-
-
-def _plan_digest(plan: ModelPlan) -> str:
-    """Returns a short digest of all settings that the loaded weights depend on."""
-    return hashlib.sha256(json.dumps(plan.to_dict(), sort_keys=True).encode()).hexdigest()[:32]
+    dtype = model.numerics.adapter if model.numerics.adapter != compute else None
+    complete = {"weights": offload.complete} if isinstance(offload, ShardedBlocks) else {}
+    inject_lora(model, lora, seed=seed, dtype=dtype, **complete)
+    # Adapters are created on their weight's device, which is the CPU for an offloaded block.
+    for adapter in adapters_of(model):
+        adapter.move(placement.device_of(adapter.name))
+    model.checkpoint_keeps_rng = lora.draws
+    if start is not None:
+        start_from(model, start, lora)
 
 
 def _fill(
@@ -201,7 +191,7 @@ def _fill(
     placement: Placement,
     offload: BlockOffload | ShardedBlocks,
     sources: Mapping[str, StoredWeight],
-    on_tensor: Callable[[int, int], None] | None,
+    on_weight: Callable[[int, int], None],
     loras: Sequence[tuple[LoraSource, float]],
 ) -> None:
     model.requires_grad_(False)
@@ -221,8 +211,7 @@ def _fill(
                     setattr(owner, leaf, nn.Parameter(value, requires_grad=False))
                     check.see(full, value)
                 done += 1
-                if on_tensor is not None:
-                    on_tensor(done, total)
+                on_weight(done, total)
             if bad := check.first_bad():
                 storage = storage_dtype(bad, model.numerics, sources[bad].dtype)
                 raise _not_finite(reader, bad, sources[bad], storage, placement)
@@ -244,14 +233,10 @@ def _not_finite(
             f"{source.file.name}: {bad} of {values.numel()} values of {name} are not finite (NaN or infinity), so "
             "no step could be finite. Download the file again, or choose another."
         )
-    if not all_have_bf16(placement.devices):
-        return ConfigError(
-            f"{source.file.name}: {name} does not fit into {str(storage).removeprefix('torch.')}, its largest value is "
-            f"{float(values.abs().max()):.3g}. Set base_precision to fp32."
-        )
+    instead = "bf16 or fp32" if all_have_bf16(placement.devices) else "fp32"
     return ConfigError(
         f"{source.file.name}: {name} does not fit into {str(storage).removeprefix('torch.')}, its largest value is "
-        f"{float(values.abs().max()):.3g}. Set base_precision to bf16 or fp32."
+        f"{float(values.abs().max()):.3g}. Set base_precision to {instead}."
     )
 
 
@@ -290,56 +275,46 @@ def _keep_stored(
 def check_plan_devices(
     plan: ModelPlan, shape: WanShape, numerics: Numerics, found: WanFile, placement: Placement
 ) -> None:
-    """Refuses settings of the plan that one of the devices does not support. Reads no weights."""
-    for device in placement.devices:
-        if refusal := abilities_of(device).refusal():
-            raise PlacementError(refusal)
-        _check_float8(plan, found, device)
-    _check_plan_attention(plan, shape, numerics, placement)
-    _check_plan_matmul(plan, found, placement)
+    """Refuses settings of the plan that one of the devices does not support. Reads no weights.
 
-
-def _check_float8(plan: ModelPlan, found: WanFile, device: torch.device) -> None:
-    """PlacementError for a base with float8 weights or scales on a device that cannot store float8."""
-    backend = backend_of(device)
-    if not backend.float8 and (kinds := float8_kinds(plan, found)):
-        raise PlacementError(
-            f"{backend.title} stores no float8 values, and this base keeps {', '.join(kinds)}. Set base_precision to "
-            "bf16, load an int8 or GGUF file, or quantize to int8."
-        )
-
-
-def _check_plan_attention(plan: ModelPlan, shape: WanShape, numerics: Numerics, placement: Placement) -> None:
-    """Refuses an attention kernel that cannot train on one of the devices. sdpa and auto are never refused."""
-    if plan.attention in _CHOSEN_HERE:
-        return
-    dtype, head_dim = numerics.attention or numerics.compute, shape.dim // shape.num_heads
-    for device in placement.devices:
-        check_attention(plan.attention, device=device, dtype=dtype, head_dim=head_dim)
-
-
-def _check_plan_matmul(plan: ModelPlan, found: WanFile, placement: Placement) -> None:
-    """Raises ConfigError if the plan sets 8-bit products that the weights' storage format or a device does not
-    support."""
-    wanted = plan.precision.numerics(found.compute_dtype).matmul
-    if wanted is None:
-        return
-    if wanted not in packed_dtypes(plan, found):
+    The attention kernels sdpa and auto are never refused.
+    """
+    matmul, kinds = plan.precision.numerics(found.compute_dtype).matmul, float8_kinds(plan, found)
+    if matmul is not None and matmul not in packed_dtypes(plan, found):
         raise ConfigError(
             f'matmul "{plan.precision.matmul}" needs a base whose weights are {plan.precision.matmul}, with one scale '
             "per weight or row, and this base has none. Set matmul to compute in Precision Policy, or put Fp8 / Int8 "
             "Quantize with such a scheme before it."
         )
     for device in placement.devices:
-        check_matmul(wanted, device)
+        if refusal := abilities_of(device).refusal():
+            raise PlacementError(refusal)
+        backend = backend_of(device)
+        if kinds and not backend.float8:
+            raise PlacementError(
+                f"{backend.title} stores no float8 values, and this base keeps {', '.join(kinds)}. Set base_precision "
+                "to bf16, load an int8 or GGUF file, or quantize to int8."
+            )
+        if plan.attention not in _CHOSEN_HERE:
+            check_attention(plan.attention, device=device, **_of_attention(shape, numerics))
+        if matmul is not None:
+            check_matmul(matmul, device)
+
+
+class _OfAttention(TypedDict):
+    dtype: torch.dtype
+    head_dim: int
+
+
+def _of_attention(shape: WanShape, numerics: Numerics) -> _OfAttention:
+    return {"dtype": numerics.attention or numerics.compute, "head_dim": shape.dim // shape.num_heads}
 
 
 def _long_attention(plan: ModelPlan, shape: WanShape, numerics: Numerics, placement: Placement) -> str:
     """Returns the kernel of `auto` for long sequences: sdpa, unless all devices prefer the same other kernel."""
     if plan.attention != "auto":
         return "sdpa"
-    dtype, head_dim = numerics.attention or numerics.compute, shape.dim // shape.num_heads
-    found = {long_attention(device=device, dtype=dtype, head_dim=head_dim) for device in placement.devices}
+    found = {long_attention(device=device, **_of_attention(shape, numerics)) for device in placement.devices}
     return found.pop() if len(found) == 1 else "sdpa"
 
 
@@ -357,12 +332,11 @@ def attention_is_plain(plan: ModelPlan, numerics: Numerics, placement: Placement
 def attention_kernels(plan: ModelPlan, found: WanFile, tokens: int) -> dict[str, str]:
     """Returns the attention kernel of each device of the first process for `tokens`, by device name."""
     numerics, shape = plan.precision.numerics(found.compute_dtype), found.variant.shape
-    dtype, head_dim = numerics.attention or numerics.compute, shape.dim // shape.num_heads
     devices = devices_of(plan.placement, shape.num_layers)
     if plan.attention not in _CHOSEN_HERE:
         return dict.fromkeys(map(str, devices), plan.attention)
     placement = resolve_placement(plan.placement, shape.num_layers)
     if tokens >= LONG_TOKENS and (long := _long_attention(plan, shape, numerics, placement)) != "sdpa":
         return dict.fromkeys(map(str, devices), long)
-    choice = partial(sdpa_choice, dtype=dtype, head_dim=head_dim, tokens=tokens)
-    return {str(device): choice(device=device) for device in devices}
+    how = _of_attention(shape, numerics)
+    return {str(device): sdpa_choice(device=device, tokens=tokens, **how) for device in devices}

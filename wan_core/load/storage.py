@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -32,6 +33,14 @@ def quantized_anew(plan: ModelPlan, name: str, source: StoredWeight) -> bool:
     return linear != name and len(source.shape) == 2 and plan.quantize is not None and plan.quantize.selects(linear)
 
 
+def _kinds(plan: ModelPlan, found: WanFile) -> Iterator[tuple[str, StoredWeight, str]]:
+    """Yields (name, weight, kind) of each linear. Kinds: "new", quantized by the plan; "kept", stays as stored; ""."""
+    for name, weight in found.weights.items():
+        if len(weight.shape) == 2 and name.endswith(".weight"):
+            kept = stays_stored(plan, name, weight)
+            yield name, weight, "kept" if kept else "new" if quantized_anew(plan, name, weight) else ""
+
+
 class BaseWords(NamedTuple):
     """The base of a LoRA in words, for metadata; the most frequent word first if linears differ."""
 
@@ -46,14 +55,13 @@ class BaseWords(NamedTuple):
 def base_words(plan: ModelPlan, found: WanFile) -> BaseWords:
     """Returns the words for the linears of a file's blocks under the plan."""
     stored, packed = Counter[str](), Counter[str]()
-    for name, weight in found.weights.items():
-        if len(weight.shape) != 2 or not name.endswith(".weight") or block_of(name) is None:
-            continue
-        stored[weight.dtype] += 1
-        if plan.quantize is not None and quantized_anew(plan, name, weight):
-            packed[plan.quantize.scheme] += 1
-        elif stays_stored(plan, name, weight):
-            packed[_CALLED.get(weight.dtype, weight.dtype)] += 1
+    for name, weight, kind in _kinds(plan, found):
+        if block_of(name) is not None:
+            stored[weight.dtype] += 1
+            if kind == "new" and plan.quantize is not None:
+                packed[plan.quantize.scheme] += 1
+            elif kind:
+                packed[_CALLED.get(weight.dtype, weight.dtype)] += 1
     precision = next(name for name in ("bf16", "fp16", "fp32") if torch_dtype(name) == found.compute_dtype)
     return BaseWords(precision, _listed(packed) or "none", _listed(stored))
 
@@ -69,10 +77,10 @@ def packed_dtypes(plan: ModelPlan, found: WanFile) -> set[torch.dtype]:
     Weights with other scales are dequantized for the product.
     """
     dtypes: set[torch.dtype] = set()
-    for name, weight in found.weights.items():
-        if plan.quantize is not None and quantized_anew(plan, name, weight):
+    for _, weight, kind in _kinds(plan, found):
+        if kind == "new" and plan.quantize is not None:
             dtypes |= plan.quantize.product_dtypes
-        elif weight.product_dtype is not None and stays_stored(plan, name, weight):
+        elif kind and weight.product_dtype is not None:
             dtypes.add(weight.product_dtype)
     return dtypes
 
@@ -80,10 +88,10 @@ def packed_dtypes(plan: ModelPlan, found: WanFile) -> set[torch.dtype]:
 def float8_kinds(plan: ModelPlan, found: WanFile) -> list[str]:
     """Returns the quantizations of the weights that are kept in memory with float8 values or scales."""
     kinds: set[str] = set()
-    for name, weight in found.weights.items():
-        if plan.quantize is not None and quantized_anew(plan, name, weight):
-            kinds |= set() if plan.quantize.scheme in ("int8", "Q4_0") else {plan.quantize.scheme}
-        elif weight.has_float8 and stays_stored(plan, name, weight):
+    for _, weight, kind in _kinds(plan, found):
+        if kind == "new" and plan.quantize is not None:
+            kinds |= {plan.quantize.scheme} - {"int8", "Q4_0"}
+        elif kind and weight.has_float8:
             kinds.add(_CALLED.get(weight.dtype, weight.dtype))
     return sorted(kinds)
 
@@ -93,9 +101,8 @@ def unpacked_kinds(plan: ModelPlan, found: WanFile) -> list[str]:
     return sorted(
         {
             weight.dtype
-            for name, weight in found.weights.items()
-            if weight.gguf and len(weight.shape) == 2 and block_of(name) is not None and not weight.is_plain
-            if not stays_stored(plan, name, weight) and not quantized_anew(plan, name, weight)
+            for name, weight, kind in _kinds(plan, found)
+            if not kind and weight.gguf and not weight.is_plain and block_of(name) is not None
         }
     )
 
@@ -161,13 +168,13 @@ PackedForms = tuple[tuple[str, PackedForm], ...]
 def packed_forms(plan: ModelPlan, found: WanFile) -> PackedForms:
     """Returns the form of each quantized linear of a block; the most frequent one if blocks differ."""
     forms: defaultdict[str, Counter[PackedForm | None]] = defaultdict(Counter)
-    for name, weight in found.weights.items():
-        if (block := block_of(name)) is None or len(weight.shape) != 2 or not name.endswith(".weight"):
+    for name, weight, kind in _kinds(plan, found):
+        if (block := block_of(name)) is None:
             continue
         form = None
-        if plan.quantize is not None and quantized_anew(plan, name, weight):
+        if kind == "new" and plan.quantize is not None:
             form = PackedForm.of(plan.quantize.layout, *plan.quantize.without_values(weight.shape), None)
-        elif stays_stored(plan, name, weight):
+        elif kind:
             form = PackedForm.of(weight.layout, *weight.without_values())
         forms[block.inside][form] += 1
     usual = {inside: counted.most_common(1)[0][0] for inside, counted in forms.items()}

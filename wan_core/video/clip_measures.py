@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -97,28 +96,20 @@ _STANDS_OUT = 0.1
 % of copies differ in more than 16 bits; at 0.1, none in more than 12"""
 
 
+_PLACES = np.arange(LOOK_SIZE)
+_COSINES = np.cos(np.pi * (2 * _PLACES[None] + 1) * _PLACES[:, None] / (2 * LOOK_SIZE))
+"""the unscaled DCT-II matrix"""
+_LOWEST = sorted(((row, column) for row in range(12) for column in range(12)), key=lambda at: (sum(at), at[0]))[1:65]
+"""(row, column) of the 64 lowest frequencies, without the mean"""
+
+
 def look_of(grey: NDArray[Any]) -> str:
     """Returns the perceptual hash, 16 hex digits, of a picture (32, 32) of grey levels; "" for one colour."""
     levels = np.asarray(grey, np.float64)
     if levels.std() < _FLAT_PICTURE:
         return ""
-    basis = _cosines()
-    frequencies: NDArray[np.float64] = basis @ levels @ basis.T
-    lowest = np.array([frequencies[row, column] for row, column in _lowest()])
+    frequencies: NDArray[np.float64] = _COSINES @ levels @ _COSINES.T
+    lowest = np.array([frequencies[row, column] for row, column in _LOWEST])
     # The threshold is above 0, because compression can change the sign of a small frequency.
     bits = (lowest > _STANDS_OUT * np.sqrt((lowest**2).mean())).astype(int).tolist()
     return f"{int(''.join(map(str, bits)), 2):016x}"
-
-
-@lru_cache(maxsize=1)
-def _cosines() -> NDArray[np.float64]:
-    """Returns the unscaled DCT-II matrix."""
-    place = np.arange(LOOK_SIZE)
-    return np.cos(np.pi * (2 * place[None] + 1) * place[:, None] / (2 * LOOK_SIZE))
-
-
-@lru_cache(maxsize=1)
-def _lowest() -> list[tuple[int, int]]:
-    """Returns (row, column) of the 64 lowest frequencies, without the mean."""
-    near = [(row, column) for row in range(12) for column in range(12)]
-    return sorted(near, key=lambda place: (sum(place), place[0]))[1:65]

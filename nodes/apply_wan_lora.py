@@ -11,8 +11,8 @@ from ..wan_core.errors import ConfigError, ExportError, WanTrainerError
 from ..wan_core.lora import Acting, acting_parts
 from .bridge.acting import with_acting
 from .bridge.progress import announced
-from .bridge.types import CATEGORY, RunHandle, WanRun
-from .bridge.widgets import advanced, number, searched_as, text
+from .bridge.types import RunHandle, WanRun
+from .bridge.widgets import advanced, in_menu, strength_input, text
 from .runs.facts import chosen_steps, parsed_steps, saved_step
 
 
@@ -24,8 +24,7 @@ class ApplyWanLoRA(io.ComfyNode):
         return io.Schema(
             node_id="ApplyWanLoRA",
             display_name="Apply Wan LoRA",
-            category=CATEGORY,
-            **searched_as("load lora", "lora loader", "use lora"),
+            **in_menu("load lora, lora loader, use lora"),
             description="Applies the trained LoRA to a model from Load Diffusion Model, for a sampler in the same "
             "graph.",
             inputs=[
@@ -37,11 +36,8 @@ class ApplyWanLoRA(io.ComfyNode):
                     "Saved step (checkpoint) to use: latest, best (the suggested one), or a number such as 500. Choose "
                     "an earlier one when the newest overfits.",
                 ),
-                number(
+                strength_input(
                     "strength_high_noise",  # the id in saved workflows, shown as strength_model
-                    1.0,
-                    -100.0,
-                    100.0,
                     "Strength of the LoRA on model; for a pair, on the high noise model. 1.0 = as trained, 0 = no "
                     "effect. Lower it when its effect is too strong.",
                     display_name="strength_model",
@@ -52,11 +48,8 @@ class ApplyWanLoRA(io.ComfyNode):
                     optional=True,
                     tooltip="The low noise model of the pair, for a run of both experts.",
                 ),
-                number(
+                strength_input(
                     "strength_low_noise",
-                    1.0,
-                    -100.0,
-                    100.0,
                     "Strength of the low noise LoRA on model_low_noise. 1.0 = as trained, 0 = no effect. Lower it when "
                     "its effect is too strong.",
                 ),

@@ -27,12 +27,11 @@ from ..wan_core.words import logger
 from .bridge import folders
 from .bridge.encoding_ranks import FurtherCards, given_share, ranks_of_torchrun
 from .bridge.handed import cache_state, hand_cache
-from .bridge.interrupts import stops_become_interrupts
 from .bridge.progress import NodeProgress, graph_of
 from .bridge.scanning import space_of
 from .bridge.sockets import ComfyImageEncoder, ComfyTextEncoder, ComfyVae, encoder_identity, is_linked
-from .bridge.types import CATEGORY, WanCache, WanDataset
-from .bridge.widgets import combo, judged_when_it_runs, one_of, searched_as
+from .bridge.types import WanCache, WanDataset
+from .bridge.widgets import combo, in_menu, judged_when_it_runs, one_of
 from .engine.requested import check_requested
 
 _log = logger(__name__)
@@ -49,8 +48,7 @@ class CacheLatents(io.ComfyNode):
         return io.Schema(
             node_id="CacheLatents",
             display_name="Cache Latents + Captions",
-            category=CATEGORY,
-            **searched_as("encode dataset", "vae encode", "text encoder", "umt5", "precompute"),
+            **in_menu("encode dataset, vae encode, text encoder, umt5, precompute"),
             description="Encodes clips with the VAE and captions with umT5 once, and caches them in "
             "output/wan_trainer/_cache. For image-to-video models it also encodes the start frames. Cached entries are "
             "reused; a complete cache loads no encoder.",
@@ -97,11 +95,10 @@ class CacheLatents(io.ComfyNode):
         one_of("mode", mode, MODES)
         dataset.require_captions()  # called first, because the identities below may need a loaded encoder
         sockets = {"vae": vae, "clip": clip, "clip_vision": clip_vision}
-        with stops_become_interrupts():
-            identities = cls._identities(dataset, sockets)
-            if unknown := [name for name, identity in identities.items() if identity is None]:
-                return unknown
-            plan = cls._plan(dataset, identities, mode)
+        identities = cls._identities(dataset, sockets)
+        if unknown := [name for name, identity in identities.items() if identity is None]:
+            return unknown
+        plan = cls._plan(dataset, identities, mode)
         wanted = {"vae": plan.needs_vae, "clip": plan.missing_texts, "clip_vision": plan.needs_vision}
         if any(wanted.values()):  # Checks the training before an encoder is loaded.
             check_requested(cls.hidden.dynprompt, cls.hidden.unique_id, plan.cache_set)
@@ -120,19 +117,18 @@ class CacheLatents(io.ComfyNode):
             progress.say(f"encoding {done}/{total}: {name}", now=done == total, about=about)
             progress.bar(done, total)
 
-        with stops_become_interrupts(), VideoProcess(mm.processing_interrupted) as video:
-            identities = cls._identities(dataset, {"vae": vae, "clip": clip, "clip_vision": clip_vision})
-            plan = cls._plan(dataset, identities, mode)
-            if plan.missing("latent") and plan.cache_set.given_whole:
-                _log.warning(NOTHING_TO_PREDICT)
-            # The VAE is checked even if all entries are hits, because a wrong VAE may have encoded them.
-            codec = ComfyVae(vae, str(identities["vae"]), space_of(dataset)) if vae is not None else None
-            encoder = ComfyTextEncoder(clip, str(identities["clip"])) if plan.missing_texts else None
-            vision = ComfyImageEncoder(clip_vision, str(identities["clip_vision"])) if plan.needs_vision else None
+        identities = cls._identities(dataset, {"vae": vae, "clip": clip, "clip_vision": clip_vision})
+        plan = cls._plan(dataset, identities, mode)
+        if plan.missing("latent") and plan.cache_set.given_whole:
+            _log.warning(NOTHING_TO_PREDICT)
+        with VideoProcess(mm.processing_interrupted) as video:
             encoders = Encoders(
-                codec=codec,
-                text_encoder=encoder,
-                image_encoder=vision,
+                # The VAE is checked even if all entries are hits, because a wrong VAE may have encoded them.
+                codec=ComfyVae(vae, str(identities["vae"]), space_of(dataset)) if vae is not None else None,
+                text_encoder=ComfyTextEncoder(clip, str(identities["clip"])) if plan.missing_texts else None,
+                image_encoder=ComfyImageEncoder(clip_vision, str(identities["clip_vision"]))
+                if plan.needs_vision
+                else None,
                 video=video,
                 progress=show,
                 should_stop=mm.processing_interrupted,
@@ -148,8 +144,7 @@ class CacheLatents(io.ComfyNode):
         text += f", {lost} skipped" if lost else ""
         progress.say(text, now=True, about={"kind": "encoded", **counts}, stage=None)
         cache_set = cache.read_set(report.fingerprint) if report.left_out else plan.cache_set
-        handle = hand_cache(report, cache_set)
-        return io.NodeOutput(handle, report.sentences(), ui={"text": [report.sentences()]})
+        return io.NodeOutput(hand_cache(report, cache_set), report.sentences(), ui={"text": [report.sentences()]})
 
     @classmethod
     def _encoded(
@@ -173,11 +168,8 @@ class CacheLatents(io.ComfyNode):
     @classmethod
     def _identities(cls, dataset: Dataset, sockets: dict[str, Any]) -> dict[str, str | None]:
         """Returns the identities of the encoders of this dataset; None if that needs the loaded object."""
-        prompt, node, cache = cls.hidden.dynprompt, cls.hidden.unique_id, folders.cache()
-        found = {name: encoder_identity(prompt, node, name, sockets[name], cache) for name in ("vae", "clip")}
-        if dataset.kind.vision and is_linked(prompt, node, "clip_vision"):
-            found["clip_vision"] = encoder_identity(prompt, node, "clip_vision", sockets["clip_vision"], cache)
-        return found
+        vision = ["clip_vision"] if dataset.kind.vision and is_linked(cls.hidden, "clip_vision") else []
+        return {name: encoder_identity(cls.hidden, name, sockets[name]) for name in ("vae", "clip", *vision)}
 
     @classmethod
     def _plan(cls, dataset: Dataset, identities: dict[str, str | None], mode: str) -> EncodingPlan:

@@ -4,33 +4,27 @@ from __future__ import annotations
 
 from comfy_api.latest import ComfyExtension, io
 
-from .add_frozen_lora import AddFrozenLora
 from .apply_wan_lora import ApplyWanLoRA
 from .bridge.door import guarded
 from .bridge.second_ids import TakenIds, loaded_before, second_of
 from .cache_latents import CacheLatents
-from .fp8_quantize import Fp8Quantize
+from .caption_nodes import WanClipFrames, WanSaveCaptions
+from .dataset_folder import WanDatasetSettings, WanVideoDataset
+from .frozen_loras import AddFrozenLora, WanLoraFile
 from .load_wan_model import LoadWanModel
 from .plan_memory import PlanMemory
 from .precision_audit import PrecisionAudit
+from .precision_nodes import Fp8Quantize, WanPrecisionPolicy
 from .routes import register_routes
+from .settings_nodes import WanSweepSettings, WanTrainSettings
 from .split_across_gpus import SplitAcrossGPUs
 from .train_lora import TrainLoRA
 from .validate_video import ValidateVideo
 from .wan_cache_from_latents import WanCacheFromLatents
-from .wan_clip_frames import WanClipFrames
 from .wan_dataset_from_file import WanDatasetFromFile
 from .wan_dataset_from_images import WanDatasetFromImages
-from .wan_dataset_settings import WanDatasetSettings
-from .wan_lora_file import WanLoraFile
-from .wan_precision_policy import WanPrecisionPolicy
 from .wan_preview_settings import WanPreviewSettings
-from .wan_save_captions import WanSaveCaptions
-from .wan_slider_prompts import WanSliderPrompts
-from .wan_sweep_settings import WanSweepSettings
-from .wan_synthetic_dataset import WanSyntheticDataset
-from .wan_train_settings import WanTrainSettings
-from .wan_video_dataset import WanVideoDataset
+from .without_clips import WanSliderPrompts, WanSyntheticDataset
 
 NODES: list[type[io.ComfyNode]] = [
     LoadWanModel,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Any
 
 from comfy_api.latest import io
 
@@ -19,15 +18,14 @@ from ..wan_core.placement import PlacementConfig
 from ..wan_core.precision import PRESETS, PrecisionPolicy
 from .bridge import folders
 from .bridge.progress import announced
-from .bridge.types import CATEGORY, ModelHandle, WanTrainModel
+from .bridge.types import ModelHandle, WanTrainModel
 from .bridge.widgets import (
     advanced,
     check_menus,
     combo,
-    comfyui_checks_menus,
     file_of,
+    in_menu,
     one_of,
-    searched_as,
     widget,
     widget_values,
 )
@@ -58,8 +56,7 @@ class LoadWanModel(io.ComfyNode):
         return io.Schema(
             node_id="LoadWanModel",
             display_name="Load Wan Model (Training)",
-            category=CATEGORY,
-            **searched_as("unet loader", "load diffusion model", "wan 2.1", "wan 2.2", "t2v", "i2v", "vace", "gguf"),
+            **in_menu("unet loader, load diffusion model, wan 2.1, wan 2.2, t2v, i2v, vace, gguf"),
             description="The Wan diffusion model to train: a file, a GGUF or a folder. This node reads only its "
             "header; Train Wan LoRA loads the weights.",
             hidden=[io.Hidden.unique_id, io.Hidden.prompt],
@@ -112,16 +109,15 @@ class LoadWanModel(io.ComfyNode):
         )
 
     @classmethod
-    def _names_both(cls, diffusion_model: str | None = None, low_noise_model: str = NONE) -> bool | str:
-        """validate_inputs: returns a sentence about missing files."""
-        return _missing(diffusion_model, low_noise_model) or True
-
-    @classmethod
-    def _names_the_first(cls, diffusion_model: str | None = None) -> bool | str:
-        """validate_inputs: returns a sentence about a missing model; ComfyUI itself checks the menu of the other."""
-        return _missing(diffusion_model, NONE) or True
-
-    validate_inputs: Any = _names_the_first if comfyui_checks_menus() else _names_both
+    def validate_inputs(cls, diffusion_model: str | None = None, low_noise_model: str = NONE) -> bool | str:
+        """Returns a sentence about missing files."""
+        said: list[str] = []
+        for found in (lambda: _chosen(diffusion_model), lambda: _low_noise(low_noise_model, "")):
+            try:
+                found()
+            except WanTrainerError as error:
+                said.append(announced(error))
+        return " ".join(dict.fromkeys(said)) or True
 
     @classmethod
     def fingerprint_inputs(
@@ -155,18 +151,31 @@ class LoadWanModel(io.ComfyNode):
             attention=str(attention),  # The plan checks it, with its own error.
         )
         roots = folders.roots()
-        on_cards = _said_of_cards(plan)
-        plan = resolved(plan, _files(plan, roots))
-        files = _files(plan, roots)
-        handle = ModelHandle(plan, files[0].variant, files[0].compute_dtype, files[0].quantization, base_precision)
-        compute, policy = handle.compute_dtype, plan.precision.preset
-        said = [*remarks_on_cards(plan, compute), *notes_on_cards(plan, compute)]
-        lines = [line for file in files for line in describe(file, plan)]
-        if plan.base_precision != base_precision:
+        cards = [abilities_of(name) for name in plan.placement.device_names()]
+        for refusal in filter(None, (card.refusal() for card in cards)):
+            raise PlacementError(refusal)
+        inspected = resolved(plan, _files(plan, roots))
+        files = _files(inspected, roots)
+        known, compute, policy = files[0].variant, files[0].compute_dtype, inspected.precision.preset
+        handle = ModelHandle(inspected, known, compute, files[0].quantization, base_precision)
+        lines = [line for file in files for line in describe(file, inspected)]
+        if inspected.base_precision != base_precision:
             lines.append(FLOAT32)
-        lines += said or on_cards
+        lines += [*remarks_on_cards(inspected, compute), *notes_on_cards(inspected, compute)] or list(
+            dict.fromkeys(said for card in cards if (said := card.sentence()))
+        )
         info = "\n".join([*lines, f"precision {policy}: {_MEANING[policy]}"])
-        return io.NodeOutput(handle, info, ui={"wan_model": [{**_model_facts(handle), "asked": widget_values(cls)}]})
+        pair = bool(plan.low_noise_file)
+        facts = {
+            "version": 1,
+            "variant": known.name,
+            "boundary": known.boundary,  # the sigma between the experts
+            "expert": None if pair else known.expert,
+            "training_shift": known.training_shift,
+            "pair": pair,
+            "asked": widget_values(cls),
+        }
+        return io.NodeOutput(handle, info, ui={"wan_model": [facts]})
 
 
 def _chosen(diffusion_model: str | None) -> str:
@@ -176,17 +185,6 @@ def _chosen(diffusion_model: str | None) -> str:
         raise ConfigError("models/diffusion_models holds no model. Put a Wan model there, then press R on the canvas.")
     requested = next(iter(known), "") if diffusion_model is None else diffusion_model
     return file_of("diffusion_model", requested, known, "diffusion_models")
-
-
-def _missing(diffusion_model: str | None, low_noise_model: str) -> str:
-    """Returns a sentence about the missing files; "" for none."""
-    said: list[str] = []
-    for found in (lambda: _chosen(diffusion_model), lambda: low_noise_model == NONE or _low_noise(low_noise_model, "")):
-        try:
-            found()
-        except WanTrainerError as error:
-            said.append(announced(error))
-    return " ".join(dict.fromkeys(said))
 
 
 def _low_noise(low_noise_model: str, diffusion_model: str) -> str:
@@ -201,34 +199,12 @@ def _low_noise(low_noise_model: str, diffusion_model: str) -> str:
     return folders.model_reference("diffusion_models", low_noise_model)
 
 
-def _size_once_loaded(file: WanFile, plan: ModelPlan) -> str:
-    """Returns a sentence about the memory of the weights, with the file's size if they are dequantized at load."""
-    loaded = weights_once_loaded(plan, file)
-    unpacked = ", ".join(unpacked_kinds(plan, file))
-    if not unpacked:
-        return f"weights take {loaded / 2**30:.3g} GiB once loaded"
-    stored = file.header.path.stat().st_size
-    return (
-        f"{unpacked} is dequantized: weights take {loaded / 2**30:.3g} GiB once loaded, the file has "
-        f"{stored / 2**30:.3g} GiB. {_UNPACKED[plan.base_precision == 'as in file']}"
-    )
-
-
 def _files(plan: ModelPlan, roots: Roots) -> tuple[WanFile, ...]:
     return inspect_pair(plan, roots) if plan.low_noise_file else (inspect_model(plan, roots),)
 
 
 def devices() -> list[str]:
     return ["default", *gpu_names(), "cpu"]
-
-
-def _said_of_cards(plan: ModelPlan) -> list[str]:
-    """Returns a sentence for each kind of card of a plan. Raises PlacementError for one that torch cannot use."""
-    cards = [abilities_of(name) for name in plan.placement.device_names()]
-    for refusal in (card.refusal() for card in cards):
-        if refusal:
-            raise PlacementError(refusal)
-    return list(dict.fromkeys(said for card in cards if (said := card.sentence())))
 
 
 def describe(file: WanFile, plan: ModelPlan) -> list[str]:
@@ -243,7 +219,12 @@ def describe(file: WanFile, plan: ModelPlan) -> list[str]:
         f"computes in {str(file.compute_dtype).removeprefix('torch.')}; {variant.fps:g} frames per second; "
         f"width and height in multiples of {variant.size_multiple}",
     ]
-    lines.append(_size_once_loaded(file, plan))
+    size = f"weights take {weights_once_loaded(plan, file) / 2**30:.3g} GiB once loaded"
+    if unpacked := ", ".join(unpacked_kinds(plan, file)):
+        stored_size = header.path.stat().st_size / 2**30
+        size = f"{unpacked} is dequantized: {size}, the file has {stored_size:.3g} GiB. "
+        size += _UNPACKED[plan.base_precision == "as in file"]
+    lines.append(size)
     if variant.boundary is not None and variant.expert is None:
         lines.append("Its name does not say which expert it is: set variant here, or expert in Train Wan LoRA.")
     if mark := distilled_mark(header):
@@ -260,17 +241,3 @@ def describe(file: WanFile, plan: ModelPlan) -> list[str]:
             "BerniniConditioning) the model is trained as Bernini-R."
         )
     return lines
-
-
-def _model_facts(model: ModelHandle) -> dict[str, Any]:
-    """Returns the facts of the page's cards; `boundary` is the sigma between the experts, null without experts."""
-    variant = model.variant
-    pair = bool(model.plan.low_noise_file)
-    return {
-        "version": 1,
-        "variant": variant.name,
-        "boundary": variant.boundary,
-        "expert": None if pair else variant.expert,
-        "training_shift": variant.training_shift,
-        "pair": pair,
-    }

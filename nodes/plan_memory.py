@@ -10,12 +10,12 @@ from ..wan_core.footprint import weights_once_loaded
 from ..wan_core.job import with_expert
 from ..wan_core.lora import LoraConfig
 from ..wan_core.placement import FreeMemory
-from ..wan_core.plan import MemoryPlan, Workload, cards_of_step, plan_here, plan_memory, plan_sentences
+from ..wan_core.plan import MemoryPlan, cards_of_step, plan_here, plan_memory, plan_sentences
 from ..wan_core.train import TrainConfig, expert_named
 from .bridge import folders
 from .bridge.held_models import held_models, idle_bytes, in_words
-from .bridge.types import CATEGORY, CacheHandle, ModelHandle, SettingsHandle, WanCache, WanSettings, WanTrainModel
-from .bridge.widgets import check_menus, searched_as, widget, widget_values
+from .bridge.types import CacheHandle, ModelHandle, SettingsHandle, WanCache, WanSettings, WanTrainModel
+from .bridge.widgets import check_menus, in_menu, widget, widget_values, widgets
 from .engine.requested import RequestedTraining
 from .runs.job import expert_of, lora_config, train_config
 
@@ -28,8 +28,7 @@ class PlanMemory(io.ComfyNode):
         return io.Schema(
             node_id="PlanMemory",
             display_name="Plan Memory (Wan)",
-            category=CATEGORY,
-            **searched_as("vram", "out of memory", "oom", "memory estimate", "block swap", "offload"),
+            **in_menu("vram, out of memory, oom, memory estimate, block swap, offload"),
             description="Predicts how much memory a training needs on each GPU and in host memory (RAM), which "
             "settings make it fit, and how long a step takes. It trains and loads nothing.",
             is_output_node=True,
@@ -39,8 +38,7 @@ class PlanMemory(io.ComfyNode):
                 WanCache.Input("cache", tooltip="From Cache Latents + Captions, or another node that outputs a cache."),
                 WanSettings.Input("settings", optional=True, tooltip="From Wan Train Settings, as for Train Wan LoRA."),
                 widget(LoraConfig, "rank"),
-                widget(TrainConfig, "expert"),
-                widget(TrainConfig, "blocks_to_swap"),
+                *widgets(TrainConfig, "expert blocks_to_swap"),
             ],
             outputs=[
                 io.String.Output(
@@ -67,7 +65,11 @@ class PlanMemory(io.ComfyNode):
         roots = folders.roots()
         plan = model.plan.of_expert(expert_named(expert), roots)
         training = RequestedTraining(plan, lora, replace(train, expert=expert_of(plan, expert)), preview=None)
-        plans = [_planned(training.job(one, cache.cache_set)) for one in training.train.experts]
+        plans: list[MemoryPlan] = []
+        for job in (training.job(one, cache.cache_set) for one in training.train.experts):
+            with_expert(job.file.variant, job.train.expert)  # refuses a file of another expert
+            # Without a GPU, the plan has no memory limit.
+            plans.append(plan_here(job, idle_bytes()) or plan_memory(job, FreeMemory(devices={})))
         largest = max(plans, key=lambda one: max((m.peak for m in one.estimate.devices.values()), default=0))
         report = plan_sentences(largest)
         if held := in_words(held_models()):
@@ -86,9 +88,3 @@ class PlanMemory(io.ComfyNode):
             "asked": widget_values(cls),
         }
         return io.NodeOutput(report, all(one.fits for one in plans), ui={"text": [report], "wan_plan": [facts]})
-
-
-def _planned(job: Workload) -> MemoryPlan:
-    with_expert(job.file.variant, job.train.expert)  # refuses a file of another expert
-    # Without a GPU, the plan has no memory limit.
-    return plan_here(job, idle_bytes()) or plan_memory(job, FreeMemory(devices={}))

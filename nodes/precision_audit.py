@@ -16,8 +16,8 @@ from ..wan_core.job import DataConfig, RunConfig
 from .bridge import folders
 from .bridge.interrupts import CancelButton, InterruptProcessingException
 from .bridge.progress import NodeProgress
-from .bridge.types import CATEGORY, CacheHandle, ModelHandle, WanCache, WanTrainModel
-from .bridge.widgets import searched_as, widget
+from .bridge.types import CacheHandle, ModelHandle, WanCache, WanTrainModel
+from .bridge.widgets import in_menu, widgets
 from .engine.session import run_engine
 from .runs.facts import short_digest
 
@@ -30,8 +30,7 @@ class PrecisionAudit(io.ComfyNode):
         return io.Schema(
             node_id="PrecisionAudit",
             display_name="Precision Audit (Wan)",
-            category=CATEGORY,
-            **searched_as("quantization error", "numerical error", "float32 reference", "compare precision"),
+            **in_menu("quantization error, numerical error, float32 reference, compare precision"),
             description="Measures how far each precision preset and switch differs from float32, on your own model "
             "and clips: error of the prediction and of the LoRA's gradients. It trains nothing.",
             is_output_node=True,
@@ -43,7 +42,7 @@ class PrecisionAudit(io.ComfyNode):
                     tooltip="From Cache Latents + Captions, or another node that outputs a cache. A short clip is "
                     "enough.",
                 ),
-                *(widget(AuditConfig, name) for name in ("clips", "timesteps", "alone")),
+                *widgets(AuditConfig, "clips timesteps alone"),
             ],
             outputs=[
                 io.String.Output(
@@ -62,41 +61,31 @@ class PrecisionAudit(io.ComfyNode):
             model=model.plan,
             data=DataConfig.of(cache.fingerprint, cache.cache_set),
         ).with_digests(folders.roots())
-        directory = _folder(run, config)
+        identity = {
+            "job": run.job_id,
+            # Included although a job's identity lacks it, because devices round differently.
+            "placement": run.model.placement.to_dict(),
+            "audit": config.to_dict(),
+            "pack": run.pack_version,
+            "torch": torch.__version__,
+        }
+        model_name = Path(run.model.base_file.rpartition(":")[2]).stem
+        directory = folders.runs_folder() / "_audits" / f"{model_name}-{short_digest(identity)}"
         progress = NodeProgress(cls.hidden.unique_id, button := CancelButton(), pictures=False)
+
+        def on_event(event: Event) -> None:
+            if isinstance(event, Stage) and event.stage == "audit":
+                progress.bar(event.done, event.total)
+
         if not (directory / REPORT_FILE).is_file():
-            _measure(directory, run, config, progress, button)
+            atomic_write_json(directory / "run.json", run.to_dict(), directory.parent)
+            options = ["--clips", str(config.clips), "--timesteps", str(config.timesteps)]
+            options += ["--alone"] if config.alone else []
+            ending = run_engine(
+                "audit", directory, *options, progress=progress, button=button, decoder=None, on_event=on_event
+            )
+            if ending.cancelled:
+                raise InterruptProcessingException()
         report = read_report(directory).table()
         progress.say("precision measured", now=True, state="done")
         return io.NodeOutput(report, ui={"text": [report]})
-
-
-def _folder(run: RunConfig, config: AuditConfig) -> Path:
-    """Returns output/wan_trainer/_audits/<model>-<digest of model, clips, settings and versions>."""
-    identity = {
-        "job": run.job_id,
-        # Included although a job's identity lacks it, because devices round differently.
-        "placement": run.model.placement.to_dict(),
-        "audit": config.to_dict(),
-        "pack": run.pack_version,
-        "torch": torch.__version__,
-    }
-    model = Path(run.model.base_file.rpartition(":")[2]).stem
-    return folders.runs_folder() / "_audits" / f"{model}-{short_digest(identity)}"
-
-
-def _measure(
-    directory: Path, run: RunConfig, config: AuditConfig, progress: NodeProgress, button: CancelButton
-) -> None:
-    """Runs the audit in the engine. Raises InterruptProcessingException after Cancel, without a report."""
-    atomic_write_json(directory / "run.json", run.to_dict(), directory.parent)
-
-    def on_event(event: Event) -> None:
-        if isinstance(event, Stage) and event.stage == "audit":
-            progress.bar(event.done, event.total)
-
-    options = ["--clips", str(config.clips), "--timesteps", str(config.timesteps)]
-    options += ["--alone"] if config.alone else []
-    ending = run_engine("audit", directory, *options, progress=progress, button=button, decoder=None, on_event=on_event)
-    if ending.cancelled:
-        raise InterruptProcessingException()

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
-import torch
 from comfy_api.latest import io
 
 from ..wan_core.abilities import abilities_of
 from ..wan_core.accelerator import is_gpu
 from ..wan_core.config import settings_of
-from ..wan_core.files import Roots
 from ..wan_core.footprint import placements_of, planned_weights
 from ..wan_core.placement import MODES, PlacementConfig, resolve_placement, total_bytes
 from .bridge import folders
-from .bridge.types import CATEGORY, ModelHandle, WanTrainModel
-from .bridge.widgets import advanced, judged_when_it_runs, one_of, searched_as, widget, widget_values
+from .bridge.types import ModelHandle, WanTrainModel
+from .bridge.widgets import advanced, in_menu, judged_when_it_runs, one_of, widget, widget_values
 
 AUTO = "auto"
 
@@ -29,8 +26,7 @@ class SplitAcrossGPUs(io.ComfyNode):
         return io.Schema(
             node_id="SplitAcrossGPUs",
             display_name="Split Across GPUs (Wan)",
-            category=CATEGORY,
-            **searched_as("multi gpu", "two gpus", "model parallel", "data parallel", "low vram"),
+            **in_menu("multi gpu, two gpus, model parallel, data parallel, low vram"),
             description="Uses several GPUs: splits the transformer blocks over them (for a model that does not fit on "
             "one), trains one full copy per GPU, or splits the tokens of each clip (both faster). No mode needs NCCL, "
             "so all work on Windows.",
@@ -64,33 +60,24 @@ class SplitAcrossGPUs(io.ComfyNode):
             placement = replace(placement, devices=",".join(placement.device_names()))
         resolve_placement(placement, model.variant.shape.num_layers)  # refuses devices and numbers that do not exist
         split = replace(model, plan=model.plan.with_placement(placement))
-        facts = {**_split_facts(split, folders.roots()), "asked": widget_values(cls)}
+        shape = model.variant.shape
+        placements = placements_of(split.plan, shape.num_layers)
+        cards = list(dict.fromkeys(device for one in placements for device in one.devices))
+        weights, totals = planned_weights(split.plan, folders.roots()), {card: total_bytes(card) for card in cards}
+        facts = {
+            "version": 1,
+            "model": model.variant.name,
+            "mode": split.plan.placement.mode,
+            "control_blocks": len(shape.vace_layers),
+            "devices": [
+                {"name": str(card), "title": abilities_of(card).name if is_gpu(card) else ""} for card in cards
+            ],
+            # for each model copy, the device index of every block
+            "copies": [[cards.index(device) for device in one.block_devices] for one in placements],
+            "memory": {
+                str(card): {"weights": weights[str(card)], "total": total if total < 1 << 60 else None}  # None: unknown
+                for card, total in totals.items()
+            },
+            "asked": widget_values(cls),
+        }
         return io.NodeOutput(split, ui={"wan_split": [facts]})
-
-
-def _split_facts(model: ModelHandle, roots: Roots) -> dict[str, Any]:
-    """Returns the bytes of weights by device, and `copies`: for each model copy the device index of every block."""
-    shape = model.variant.shape
-    placements = placements_of(model.plan, shape.num_layers)
-    devices = list(dict.fromkeys(device for placement in placements for device in placement.devices))
-    weights = planned_weights(model.plan, roots)
-    return {
-        "version": 1,
-        "model": model.variant.name,
-        "mode": model.plan.placement.mode,
-        "control_blocks": len(shape.vace_layers),
-        "devices": [{"name": str(device), "title": _title(device)} for device in devices],
-        "copies": [[devices.index(device) for device in placement.block_devices] for placement in placements],
-        "memory": {str(device): {"weights": weights[str(device)], "total": _total(device)} for device in devices},
-    }
-
-
-def _title(device: torch.device) -> str:
-    """Returns the vendor's name of the device; "" for the CPU."""
-    return abilities_of(device).name if is_gpu(device) else ""
-
-
-def _total(device: torch.device) -> int | None:
-    """Returns the bytes of the device; None if they are not known."""
-    total = total_bytes(device)
-    return total if total < 1 << 60 else None

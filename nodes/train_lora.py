@@ -20,7 +20,6 @@ from .bridge.handed import RUNS
 from .bridge.sockets import ComfyVae, encoder_identity
 from .bridge.start_images import encode_start_images
 from .bridge.types import (
-    CATEGORY,
     CacheHandle,
     ModelHandle,
     SettingsHandle,
@@ -31,17 +30,20 @@ from .bridge.types import (
     WanValidation,
 )
 from .bridge.unreadable import check_readable
-from .bridge.widgets import advanced, check_menus, combo, judged_when_it_runs, one_of, searched_as, text, whole, widget
-from .engine.requested import RequestedTraining, note_training
-from .runs.job import (
-    NONE,
-    RESUME,
-    RequestedJob,
-    expert_of,
-    lora_config,
-    start_reference,
-    train_config,
+from .bridge.widgets import (
+    advanced,
+    check_menus,
+    combo,
+    in_menu,
+    judged_when_it_runs,
+    one_of,
+    text,
+    whole,
+    widget,
+    widgets,
 )
+from .engine.requested import RequestedTraining, note_training
+from .runs.job import NONE, RESUME, RequestedJob, expert_of, lora_config, start_reference, train_config
 from .runs.training import QueuedTraining
 
 
@@ -50,11 +52,12 @@ class TrainLoRA(io.ComfyNode):
 
     @classmethod
     def define_schema(cls) -> io.Schema:
+        steps = widget(TrainConfig, "steps")
+        steps.extra_dict["wan_presets"] = [*PRESETS]  # for the row of presets on the page
         return io.Schema(
             node_id="TrainLoRA",
             display_name="Train Wan LoRA",
-            category=CATEGORY,
-            **searched_as("lora trainer", "finetune", "fine-tune", "musubi-tuner", "diffusion-pipe", "ai-toolkit"),
+            **in_menu("lora trainer, finetune, fine-tune, musubi-tuner, diffusion-pipe, ai-toolkit"),
             description="Trains a LoRA in a separate process. Cancel saves and stops; press Run again to resume. A "
             "finished run is not trained again.",
             is_output_node=True,
@@ -84,14 +87,10 @@ class TrainLoRA(io.ComfyNode):
                     "Name of the run: the folder below output/wan_trainer, and the name of the LoRA. Change it for "
                     "every new LoRA.",
                 ),
-                _with_presets(widget(TrainConfig, "steps")),
+                steps,
                 widget(TrainConfig, "learning_rate"),
                 widget(LoraConfig, "rank"),
-                *advanced(
-                    widget(LoraConfig, "alpha"),
-                    widget(TrainConfig, "expert"),
-                    widget(TrainConfig, "save_every_n_steps"),
-                ),
+                *advanced(widget(LoraConfig, "alpha"), *widgets(TrainConfig, "expert save_every_n_steps")),
                 widget(TrainConfig, "preview_every_n_steps"),
                 *advanced(
                     combo(
@@ -166,7 +165,15 @@ class TrainLoRA(io.ComfyNode):
         """Requests the cache after all widgets are checked, so that a prompt fails before clips are encoded."""
         if cache is not None:
             return []
-        _check_widgets(widgets)
+        check_readable(widgets)
+        new_run_name(widgets.get("run_name", "my_lora"))
+        check_menus(TrainConfig, {"expert": widgets.get("expert", TrainConfig.expert)})
+        one_of("resume", widgets.get("resume", RESUME[0]), RESUME)
+        start_reference(widgets.get("start_from_lora", NONE))
+        if (steps := widgets.get("steps_this_queue", 0)) < 0:
+            raise ConfigError(f"steps_this_queue {steps} is out of range. Use 0 for all steps, or 1 or more.")
+        if (trackers := folders.user_file("trackers.json")).is_file():
+            ServerSettings.read(trackers)
         train = train_config(settings, vae is not None, widgets)
         plan = model.plan.of_expert(train.expert_name, folders.roots())
         train = replace(train, expert=expert_of(plan, train.expert))
@@ -192,14 +199,15 @@ class TrainLoRA(io.ComfyNode):
         config = with_mode(replace(config, train=train, preview=validation), folders.roots(), cache.cache_set)
         preview = RequestedTraining(config.model, config.lora, config.train, validation).sized(cache.cache_set)
         config = replace(config, preview=preview)
-        codec = cls._codec(vae, model) if vae is not None and train.preview_every_n_steps else None
+        codec = None
+        if vae is not None and train.preview_every_n_steps:
+            codec = ComfyVae(vae, str(encoder_identity(cls.hidden, "vae", vae)), model.variant.latents)
         decision = choose_run(folders.runs_folder(), config, resume=resume, elsewhere=requested.elsewhere(config))
         config = decision.job
-        if decision.action == "start":
-            for one in config.train.experts:
-                adapters = config.of_expert(one, folders.roots()).lora
-                half = one if one in EXPERTS else model.variant.expert
-                check_adapters(adapters, model.variant.shape, folders.roots(), config.train, expert=half)
+        for one in config.train.experts if decision.action == "start" else ():
+            adapters = config.of_expert(one, folders.roots()).lora
+            half = one if one in EXPERTS else model.variant.expert
+            check_adapters(adapters, model.variant.shape, folders.roots(), config.train, expert=half)
         if decision.action != "done":
             # After choose_run, because a resumed run keeps its own settings.
             RequestedTraining(config.model, config.lora, config.train, config.preview).check(cache.cache_set)
@@ -210,27 +218,3 @@ class TrainLoRA(io.ComfyNode):
                 config = replace(config, preview=start)
             job.train(config, codec, steps_this_queue)
         return job.outputs()
-
-    @classmethod
-    def _codec(cls, vae: Any, model: ModelHandle) -> ComfyVae:
-        identity = encoder_identity(cls.hidden.dynprompt, cls.hidden.unique_id, "vae", vae, folders.cache())
-        return ComfyVae(vae, str(identity), model.variant.latents)
-
-
-def _with_presets(steps: io.Input) -> io.Input:
-    """Returns the input with the names of the presets, for the row of presets on the page."""
-    steps.extra_dict["wan_presets"] = [*PRESETS]
-    return steps
-
-
-def _check_widgets(widgets: dict[str, Any]) -> None:
-    """Raises ConfigError for widgets that no config checks."""
-    check_readable(widgets)
-    new_run_name(widgets.get("run_name", "my_lora"))
-    check_menus(TrainConfig, {"expert": widgets.get("expert", TrainConfig.expert)})
-    one_of("resume", widgets.get("resume", RESUME[0]), RESUME)
-    start_reference(widgets.get("start_from_lora", NONE))
-    if (steps := widgets.get("steps_this_queue", 0)) < 0:
-        raise ConfigError(f"steps_this_queue {steps} is out of range. Use 0 for all steps, or 1 or more.")
-    if (trackers := folders.user_trackers_file()).is_file():
-        ServerSettings.read(trackers)

@@ -15,12 +15,12 @@ from ..wan_core.lora import FrozenLora
 from ..wan_core.sampler import SampleConfig
 from .bridge import folders
 from .bridge.handed import RUNS
-from .bridge.interrupts import CancelButton, stops_become_interrupts
+from .bridge.interrupts import CancelButton
 from .bridge.progress import NodeProgress, announced, graph_of
 from .bridge.sockets import ComfyVae, encoder_identity
 from .bridge.start_images import encode_start_images
-from .bridge.types import CATEGORY, ModelHandle, RunHandle, WanLoras, WanRun, WanTrainModel, WanValidation
-from .bridge.widgets import combo, flag, one_of, searched_as, text, widget_values
+from .bridge.types import ModelHandle, RunHandle, WanLoras, WanRun, WanTrainModel, WanValidation
+from .bridge.widgets import combo, flag, in_menu, numbers_of, one_of, text, widget_values
 from .runs.facts import chosen_steps, output_file, parsed_steps
 from .runs.job import folder_without_run
 from .runs.rendering import Rendering
@@ -37,10 +37,7 @@ class ValidateVideo(io.ComfyNode):
         return io.Schema(
             node_id="ValidateVideo",
             display_name="Validate Video (Preview LoRA)",
-            category=CATEGORY,
-            **searched_as(
-                "compare lora", "before and after", "lora strength", "lora grid", "sample video", "test lora"
-            ),
+            **in_menu("compare lora, before and after, lora strength, lora grid, sample video, test lora"),
             description="Renders clips with and without the LoRA from the same noise, and measures the difference.",
             is_output_node=True,
             hidden=[io.Hidden.unique_id, io.Hidden.prompt, io.Hidden.dynprompt, io.Hidden.extra_pnginfo],
@@ -155,19 +152,25 @@ class ValidateVideo(io.ComfyNode):
         partner: ModelHandle | None = None,
     ) -> io.NodeOutput:
         one_of("grid_format", grid_format, FORMATS)
-        cache = folders.cache()
-        identity = str(encoder_identity(cls.hidden.dynprompt, cls.hidden.unique_id, "vae", vae, cache))
+        cache, identity = folders.cache(), str(encoder_identity(cls.hidden, "vae", vae))
         steps: tuple[int, ...] = ()
         if isinstance(run, ModelHandle):
             _check_without_run(loras, saved_steps, partner)
             validation = preview_without_run(validation, run.variant)
             run = folder_without_run(run, validation, identity)
-        else:
-            steps = _steps(run, saved_steps, loras)
+        elif not _is_none(saved_steps):
+            steps = chosen_steps(run.directory, saved_steps)
+        elif not loras:
+            raise ConfigError(
+                "saved_steps is none and loras is not connected. Choose a saved step, or connect a Wan LoRA File."
+            )
         config = read_run(run.directory)
         variant = trained_variant(config.model, config.train.expert, folders.roots())
         preview = validation or config.preview or SampleConfig()
         codec = ComfyVae(vae, identity, variant.latents)
+        # Of a pair both files, since either may be the untrained expert.
+        partners = () if partner is None else (partner.plan.base_file, partner.plan.low_noise_file)
+        partner_digest = " ".join(checkpoint_digest(folders.roots().resolve(file)) for file in partners if file)
         job = SampleJob(
             saved_steps=steps,
             strengths=_strengths(strengths),
@@ -176,20 +179,21 @@ class ValidateVideo(io.ComfyNode):
             seeds=_seeds(seeds),
             loras=loras,
             partner=None if partner is None else partner.plan,
-            partner_digest="" if partner is None else _digest_of(partner),
+            partner_digest=partner_digest,
         )
         job.cells()  # raises for too many clips
         rendering = Rendering(run.directory, job, run.fps, _metadata(cls.hidden))
         button = CancelButton()
-        if not rendering.is_complete():
+        if rendering.unfinished():
             progress = NodeProgress(cls.hidden.unique_id, button, graph=graph_of(cls.hidden), pictures=False)
             progress.say("starting", now=True, about={"kind": "starting"}, of_run=run.directory.name)
             rendering.render(codec, progress, button)
-        with stops_become_interrupts():
-            movie = rendering.movie(grid_format, button.pressed)
+        movie = rendering.movie(grid_format, button.pressed)
         RUNS.note(f"clips of {cls.hidden.unique_id}", [*rendering.files(), movie])
         videos = [InputImpl.VideoFromFile(str(file)) for file in rendering.files()]
-        shown = [output_file(file) for file in rendering.shown()]
+        # The base model's clips are last, because the node shows the first file large.
+        cells = sorted(job.cells(), key=lambda cell: cell.column.is_base)
+        shown = [output_file(rendering.file(cell)) for cell in cells]
         metrics = rendering.metrics()
         facts = {**rendering.facts(), "asked": widget_values(cls)}
         ui = {"images": shown, "animated": [True], "text": [metrics], "wan_clips": [facts]}
@@ -208,41 +212,19 @@ def _check_without_run(loras: tuple[FrozenLora, ...], listed: str, partner: Mode
         raise ConfigError("partner belongs to a run. Choose the other expert as low_noise_model in Load Wan Model.")
 
 
-def _digest_of(partner: ModelHandle) -> str:
-    """Returns the digests of a partner's files; of a pair both, since either may be the untrained expert."""
-    files = (partner.plan.base_file, partner.plan.low_noise_file)
-    return " ".join(checkpoint_digest(folders.roots().resolve(file)) for file in files if file)
-
-
-def _steps(run: RunHandle, listed: str, loras: tuple[FrozenLora, ...]) -> tuple[int, ...]:
-    if not _is_none(listed):
-        return chosen_steps(run.directory, listed)
-    if not loras:
-        raise ConfigError(
-            "saved_steps is none and loras is not connected. Choose a saved step, or connect a Wan LoRA File."
-        )
-    return ()
-
-
 def _is_none(listed: str) -> bool:
     return listed.strip().lower() == "none"
 
 
 def _strengths(listed: str) -> tuple[float, ...]:
-    try:
-        found = tuple(dict.fromkeys(float(part) for part in listed.replace(",", " ").split()))
-    except ValueError as error:
-        raise ConfigError(f'strengths "{listed[:100]}" is not a list of numbers. Example: 0.5, 1.0') from error
+    found = tuple(dict.fromkeys(numbers_of("strengths", listed, float, "numbers", "0.5, 1.0")))
     if not found or not all(-100 <= s <= 100 for s in found):
         raise ConfigError(f'strengths "{listed[:100]}" must be one or more numbers from -100 to 100. Example: 1.0')
     return found
 
 
 def _seeds(listed: str) -> tuple[int, ...]:
-    try:
-        found = tuple(dict.fromkeys(int(part) for part in listed.replace(",", " ").split()))
-    except ValueError as error:
-        raise ConfigError(f'seeds "{listed[:100]}" is not a list of whole numbers. Example: 1, 2, 3') from error
+    found = tuple(dict.fromkeys(numbers_of("seeds", listed, int, "whole numbers", "1, 2, 3")))
     if not all(0 <= seed < 2**64 for seed in found):
         raise ConfigError(f'seeds "{listed[:100]}" must be from 0 to 18446744073709551615. Example: 1, 2, 3')
     return found

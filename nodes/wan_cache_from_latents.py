@@ -9,14 +9,18 @@ from comfy import model_management as mm
 from comfy_api.latest import io
 
 from ..wan_core.cache import LatentCache, context_note
+from ..wan_core.dataset import DEFAULT_NEGATIVE_PROMPT
+from ..wan_core.errors import ConfigError
 from ..wan_core.importers import PromptKeys, store_clips, store_text
 from .bridge import folders
 from .bridge.core_tensors import kind_given, read_clips, text_features
 from .bridge.handed import cache_state, hand_cache
-from .bridge.interrupts import stops_become_interrupts
-from .bridge.sockets import is_linked, prompt_key, wants_clip
-from .bridge.types import CATEGORY, ModelHandle, WanCache, WanTrainModel
-from .bridge.widgets import searched_as
+from .bridge.sockets import encoder_identity, is_linked, needs_clip, text_keys
+from .bridge.types import ModelHandle, WanCache, WanTrainModel
+from .bridge.widgets import in_menu
+
+_PROMPTS = {"empty": "", "negative": DEFAULT_NEGATIVE_PROMPT}
+"""the prompts of every cache set"""
 
 
 class WanCacheFromLatents(io.ComfyNode):
@@ -27,8 +31,7 @@ class WanCacheFromLatents(io.ComfyNode):
         return io.Schema(
             node_id="WanCacheFromLatents",
             display_name="Wan Cache from Latents",
-            category=CATEGORY,
-            **searched_as("latent dataset", "conditioning dataset", "make training dataset"),
+            **in_menu("latent dataset, conditioning dataset, make training dataset"),
             description="Stores latents and text features from core nodes as a cache for Train Wan LoRA. It expects "
             "latents as VAEEncode outputs them and normalises them. Cached entries are not written again.",
             is_input_list=True,
@@ -83,9 +86,9 @@ class WanCacheFromLatents(io.ComfyNode):
         **_: object,
     ) -> list[str]:
         given = {"empty": empty[0], "negative": negative[0]}  # is_input_list: every input is a list
-        prompt, node = cls.hidden.dynprompt, cls.hidden.unique_id
-        wanted = [name for name, value in given.items() if value is None and not is_linked(prompt, node, name)]
-        return ["clip"] if wants_clip(cls.hidden, clip[0], wanted, folders.cache()) else []
+        texts = [_PROMPTS[name] for name, value in given.items() if value is None and not is_linked(cls.hidden, name)]
+        lacks = texts and is_linked(cls.hidden, "clip") and needs_clip(cls.hidden, clip[0], texts)
+        return ["clip"] if lacks else []
 
     @classmethod
     def execute(
@@ -98,19 +101,18 @@ class WanCacheFromLatents(io.ComfyNode):
         negative: Sequence[Any] = (None,),
     ) -> io.NodeOutput:
         variant, cache = model[0].variant, folders.cache()
-        with stops_become_interrupts():
-            clips = read_clips(latents, conditioning, variant)
-            cache_set, report = store_clips(
-                clips,
-                cache,
-                prompts=PromptKeys(
-                    cls._key_of("empty", empty[0], clip[0], cache), cls._key_of("negative", negative[0], clip[0], cache)
-                ),
-                space=variant.latents,
-                kind=kind_given(conditioning, variant),
-                fps=variant.fps,
-                should_stop=mm.processing_interrupted,
-            )
+        clips = read_clips(latents, conditioning, variant)
+        cache_set, report = store_clips(
+            clips,
+            cache,
+            prompts=PromptKeys(
+                cls._key_of("empty", empty[0], clip[0], cache), cls._key_of("negative", negative[0], clip[0], cache)
+            ),
+            space=variant.latents,
+            kind=kind_given(conditioning, variant),
+            fps=variant.fps,
+            should_stop=mm.processing_interrupted,
+        )
         text = (
             f"{report.clips} items, {report.frames} frames\n"
             f"latents: {report.latents_encoded} normalised and stored, {report.latents_reused} there already\n"
@@ -118,11 +120,15 @@ class WanCacheFromLatents(io.ComfyNode):
         )
         if note := context_note(cache_set):
             text += f"\n{note}"
-        handle = hand_cache(report, cache_set)
-        return io.NodeOutput(handle, text, ui={"text": [text]})
+        return io.NodeOutput(hand_cache(report, cache_set), text, ui={"text": [text]})
 
     @classmethod
     def _key_of(cls, name: str, given: Any, clip: Any, cache: LatentCache) -> str:
-        if given is None:
-            return prompt_key(cls.hidden, clip, name, cache)
-        return store_text(cache, text_features(given, f"the {name} prompt"), f"the {name} prompt")
+        if given is not None:
+            return store_text(cache, text_features(given, f"the {name} prompt"), f"the {name} prompt")
+        if encoder_identity(cls.hidden, "clip", clip) is None:
+            raise ConfigError(
+                "Training also needs the empty and the negative prompt. Connect clip (Load CLIP, umt5_xxl, type wan), "
+                "or both empty and negative (CLIPTextEncode)."
+            )
+        return text_keys(cls.hidden, clip, [_PROMPTS[name]])[_PROMPTS[name]]

@@ -9,7 +9,7 @@ from typing import Any
 from comfy import model_management as mm
 from comfy_api.latest import io
 
-from ..wan_core.dataset import Dataset, DatasetConfig, allowed_file, named_roots, read_roots, scan_parts
+from ..wan_core.dataset import Dataset, DatasetConfig, allowed_file, named_roots, scan_parts
 from ..wan_core.errors import WanTrainerError
 from ..wan_core.importers import (
     Columns,
@@ -22,12 +22,10 @@ from ..wan_core.importers import (
 )
 from ..wan_core.video import require_pyav
 from .bridge import folders
-from .bridge.folders import allowed_places, input_folder
-from .bridge.interrupts import stops_become_interrupts
 from .bridge.progress import announced
 from .bridge.scanning import chosen_elsewhere, dataset_input, dataset_outputs, scanned_output
-from .bridge.types import CATEGORY, DatasetSettingsHandle, ModelHandle
-from .bridge.widgets import advanced, combo, flag, searched_as, text, widget
+from .bridge.types import DatasetSettingsHandle, ModelHandle
+from .bridge.widgets import advanced, combo, flag, in_menu, text, widget
 
 _ROLES = ("path", "caption", "repeats", "control", "mask")
 
@@ -41,8 +39,7 @@ class WanDatasetFromFile(io.ComfyNode):
         return io.Schema(
             node_id="WanDatasetFromFile",
             display_name="Wan Dataset From File",
-            category=CATEGORY,
-            **searched_as("jsonl", "csv", "webdataset", "hugging face", "musubi", "diffusion-pipe", "ai-toolkit"),
+            **in_menu("jsonl, csv, webdataset, hugging face, musubi, diffusion-pipe, ai-toolkit"),
             description="Reads a list of clips with captions (jsonl, json, csv, tsv, parquet), a WebDataset tar, a "
             "Hugging Face dataset on disk, or the dataset settings of musubi-tuner, diffusion-pipe, SimpleTuner or "
             "ai-toolkit. Reports what happened to every row and every setting.",
@@ -136,7 +133,7 @@ class WanDatasetFromFile(io.ComfyNode):
         source = SourceFile(
             path=_file(file, other_file),
             columns=_columns(columns),
-            allowed=allowed_places(),
+            allowed=folders.allowed_places(),
             should_stop=mm.processing_interrupted,
         )
         return source_fingerprint(source, caption_extension)
@@ -155,14 +152,14 @@ class WanDatasetFromFile(io.ComfyNode):
 
         Raises WanTrainerError if the file cannot be read.
         """
-        stated = stated_settings(SourceFile(path=_file(file, other_file), allowed=allowed_places()))
+        stated = stated_settings(SourceFile(path=_file(file, other_file), allowed=folders.allowed_places()))
         own = {"width": width, "height": height, "num_frames": num_frames}
         return [tuple(int({**own, **settings}[side]) for side in own) for settings in stated]  # type: ignore[misc]
 
     @classmethod
     def stated_mark(cls, file: str | None = None, other_file: str = "", **_others: object) -> str:
         """Returns a mark of the files of `stated_sizes`. Raises WanTrainerError if the file cannot be read."""
-        return stated_mark(SourceFile(path=_file(file, other_file), allowed=allowed_places()))
+        return stated_mark(SourceFile(path=_file(file, other_file), allowed=folders.allowed_places()))
 
     @classmethod
     def execute(
@@ -182,19 +179,17 @@ class WanDatasetFromFile(io.ComfyNode):
         elsewhere["weight"] = weight * elsewhere.get("weight", 1.0)
         own = {name: value for name, value in values.items() if not name.endswith("_column")}
         config = DatasetConfig(folder=path.name, **own, **elsewhere)
-        with stops_become_interrupts():
-            parts = open_source(
-                SourceFile(
-                    path=path,
-                    columns=_columns(values),
-                    allowed=allowed_places(),
-                    unpacked=folders.cache().root / "unpacked",
-                    size_multiple=config.size_multiple,
-                    fps=config.fps,
-                    should_stop=mm.processing_interrupted,
-                )
+        parts = open_source(
+            SourceFile(
+                path=path,
+                columns=_columns(values),
+                allowed=folders.allowed_places(),
+                unpacked=folders.cache().root / "unpacked",
+                size_multiple=config.size_multiple,
+                fps=config.fps,
+                should_stop=mm.processing_interrupted,
             )
-
+        )
         return scanned_output(
             cls, append_to, lambda context: scan_parts(config, parts, context, use_settings=use_file_settings)
         )
@@ -202,18 +197,13 @@ class WanDatasetFromFile(io.ComfyNode):
 
 def _source_files() -> list[str]:
     """Lists references for the menu."""
-    try:
-        roots = read_roots(folders.user_roots_file())
-    except WanTrainerError:  # a damaged roots.json is refused when the node runs
-        roots = []
-    return list_sources(input_folder(), named_roots(roots))
+    return list_sources(folders.input_folder(), named_roots(folders.roots_for_menus()))
 
 
 def _file(file: str | None, other_file: str) -> Path:
     """Returns the requested file: `other_file`, `file`, or the first one of the menu if a queued graph has neither."""
-    input_root, *extra_roots = allowed_places()
     requested = other_file.strip() or (next(iter(_source_files()), "") if file is None else file)
-    return allowed_file(requested, input_root=input_root, extra_roots=extra_roots)
+    return allowed_file(requested, input_root=folders.input_folder(), extra_roots=folders.extra_roots())
 
 
 def _columns(given: Mapping[str, object]) -> Columns:

@@ -15,11 +15,10 @@ from ..wan_core.importers import Pixels, match_captions, scan_pixels
 from ..wan_core.video import VideoProcess, require_pyav
 from .bridge import folders
 from .bridge.handed import CACHE
-from .bridge.interrupts import stops_become_interrupts
 from .bridge.progress import announced
 from .bridge.scanning import dataset_input, scan_context
-from .bridge.types import CATEGORY, ModelHandle, WanDataset
-from .bridge.widgets import advanced, combo, number, one_of, searched_as, text, widget
+from .bridge.types import ModelHandle, WanDataset
+from .bridge.widgets import advanced, combo, in_menu, number, one_of, text, widget
 
 _BATCH_IS = ["clip", "stills"]
 
@@ -32,8 +31,7 @@ class WanDatasetFromImages(io.ComfyNode):
         return io.Schema(
             node_id="WanDatasetFromImages",
             display_name="Wan Dataset from Images",
-            category=CATEGORY,
-            **searched_as("image dataset", "video list", "stills", "photos", "training data"),
+            **in_menu("image dataset, video list, stills, photos, training data"),
             description="Builds a dataset from images of the graph. They are stored without loss in the cache folder, "
             "so training and resuming do not need the graph again; pressing Run again writes and encodes nothing.",
             is_input_list=True,
@@ -125,7 +123,7 @@ class WanDatasetFromImages(io.ComfyNode):
             size_multiple=variant.size_multiple,
             conditioning=variant.conditioning.name,
         )
-        with stops_become_interrupts(), VideoProcess(mm.processing_interrupted) as video:
+        with VideoProcess(mm.processing_interrupted) as video:
             rates = _rates(images, fps, variant.fps)
             clips = match_captions([_pixels(one) for one in images], captions, rates, stills=stills)
             cache_root = folders.cache().root

@@ -7,19 +7,18 @@ from typing import Any
 from comfy_api.latest import io
 from torch import Tensor
 
-from ..wan_core.cache import LatentCache, picture_path, text_key
+from ..wan_core.cache import picture_path
 from ..wan_core.dataset import DEFAULT_NEGATIVE_PROMPT
 from ..wan_core.errors import ConfigError
 from ..wan_core.lora import FrozenLora
 from ..wan_core.sampler import FEW_STEPS, PreviewPrompt, SampleConfig, read_prompts
 from .bridge import folders
 from .bridge.handed import CACHE, cache_folders, cache_state
-from .bridge.interrupts import raise_if_cancelled, stops_become_interrupts
 from .bridge.progress import NodeProgress
-from .bridge.sockets import ComfyImageEncoder, ComfyTextEncoder, encoder_identity, is_linked
+from .bridge.sockets import ComfyImageEncoder, encoder_identity, is_linked, needs_clip, text_keys
 from .bridge.start_images import keep_picture, vision_tokens_key, write_vision_tokens
-from .bridge.types import CATEGORY, WanLoras, WanValidation
-from .bridge.widgets import advanced, check_menus, judged_when_it_runs, searched_as, widget
+from .bridge.types import WanLoras, WanValidation
+from .bridge.widgets import advanced, check_menus, in_menu, judged_when_it_runs, widget, widgets
 
 
 class WanPreviewSettings(io.ComfyNode):
@@ -30,8 +29,7 @@ class WanPreviewSettings(io.ComfyNode):
         return io.Schema(
             node_id="WanPreviewSettings",
             display_name="Wan Preview Settings",
-            category=CATEGORY,
-            **searched_as("sample prompts", "sample video", "validation prompt"),
+            **in_menu("sample prompts, sample video, validation prompt"),
             description="Prompts and sampling settings of preview clips. Optional: without it Train Wan LoRA previews "
             "the first caption, sampled like ComfyUI's own Wan template.",
             hidden=[io.Hidden.unique_id, io.Hidden.dynprompt],
@@ -62,17 +60,14 @@ class WanPreviewSettings(io.ComfyNode):
                 ),
                 widget(SampleConfig, "prompts", multiline=True),
                 *advanced(widget(SampleConfig, "negative_prompt", default=DEFAULT_NEGATIVE_PROMPT, multiline=True)),
-                *(widget(SampleConfig, name) for name in ("sampling", "width", "height", "num_frames")),
+                *widgets(SampleConfig, "sampling width height num_frames"),
                 *advanced(
-                    *(widget(SampleConfig, name) for name in ("steps", "cfg", "shift")),
+                    *widgets(SampleConfig, "steps cfg shift"),
                     widget(SampleConfig, "seed", control_after_generate=False),
-                    *(
-                        widget(SampleConfig, name)
-                        for name in (
-                            *("sampler_name", "scheduler", "cfg_low_noise", "cfg_passes", "cfg_zero_star"),
-                            *("skip_layer_guidance", "skip_layers", "skip_layer_scale"),
-                            *("skip_layer_start", "skip_layer_end", "trigger_word", "preview_size", "attention"),
-                        )
+                    *widgets(
+                        SampleConfig,
+                        "sampler_name scheduler cfg_low_noise cfg_passes cfg_zero_star skip_layer_guidance skip_layers "
+                        "skip_layer_scale skip_layer_start skip_layer_end trigger_word preview_size attention",
                     ),
                 ),
             ],
@@ -95,18 +90,13 @@ class WanPreviewSettings(io.ComfyNode):
         trigger_word: str = "",
         **_: object,
     ) -> list[str]:
-        needed: list[str] = []
-        cache, wanted = folders.cache(), _texts(read_prompts(prompts, trigger_word), negative_prompt)
-        if clip is None and wanted:
-            with stops_become_interrupts():
-                identity = cls._identity("clip", None)
-            if identity is None or not all(cache.is_sound("text", text_key(t, identity)) for t in wanted):
-                needed.append("clip")
-        linked = is_linked(cls.hidden.dynprompt, cls.hidden.unique_id, "clip_vision")
-        if clip_vision is None and linked and (start_image is not None or end_image is not None):
-            with stops_become_interrupts():
-                identity = cls._identity("clip_vision", None)
-            pictures = _kept(cache, start_image, end_image)
+        texts = _texts(read_prompts(prompts, trigger_word), negative_prompt)
+        needed = ["clip"] if texts and needs_clip(cls.hidden, clip, texts) else []
+        given = start_image is not None or end_image is not None
+        if clip_vision is None and given and is_linked(cls.hidden, "clip_vision"):
+            identity, cache = encoder_identity(cls.hidden, "clip_vision", None), folders.cache()
+            kept = (keep_picture(cache, start_image, 0), keep_picture(cache, end_image, -1))
+            pictures = [name for name in kept if name]
             if identity is None or not cache.is_sound("condition", vision_tokens_key(pictures, identity)):
                 needed.append("clip_vision")
         return needed
@@ -144,65 +134,35 @@ class WanPreviewSettings(io.ComfyNode):
             start_image=keep_picture(cache, start_image, 0),
             end_image=keep_picture(cache, end_image, -1),
         )
-        _check_each(config)
-        keys = cls._encode(clip, _texts(library, negative_prompt))
+        for index, own in enumerate(config.prompt_settings):
+            try:
+                config.of_prompt(index)  # raises for invalid settings of a prompt
+            except ConfigError as error:
+                raise ConfigError(f'prompts, "{own.name or config.prompts[index][:40]}": {error}') from error
+        texts, progress = _texts(library, negative_prompt), NodeProgress(cls.hidden.unique_id)
+        keys = text_keys(cls.hidden, clip, texts, progress) if texts else {}
         data = config.to_dict()
         data["prompt_keys"] = [keys[prompt] for prompt in config.prompts]
-        data["vision_key"] = cls._encode_pictures(clip_vision, [p for p in (config.start_image, config.end_image) if p])
+        pictures = [name for name in (config.start_image, config.end_image) if name]
+        data["vision_key"] = cls._encode_pictures(clip_vision, pictures)
         data["negative_key"] = keys.get(negative_prompt, "") if config.negative_prompt is not None else ""
         data["default_negative_key"] = keys.get(DEFAULT_NEGATIVE_PROMPT, "")
         for own in data["prompt_settings"]:
             own["negative_key"] = keys.get(own["negative_prompt"], "")
-        pictures = [picture_path(cache.root, name) for name in (config.start_image, config.end_image) if name]
-        CACHE.note(f"previews of {cls.hidden.unique_id}", [*pictures, *cache_folders()])
+        stored = [picture_path(cache.root, name) for name in pictures]
+        CACHE.note(f"previews of {cls.hidden.unique_id}", [*stored, *cache_folders()])
         return io.NodeOutput(SampleConfig.from_dict(data))
-
-    @classmethod
-    def _encode(cls, clip: Any, wanted: list[str]) -> dict[str, str]:
-        """Returns text -> cache key, each encoded on a miss."""
-        if not wanted:
-            return {}
-        cache, progress = folders.cache(), NodeProgress(cls.hidden.unique_id)
-        with stops_become_interrupts():
-            identity = str(cls._identity("clip", clip))
-        keys = {prompt: text_key(prompt, identity) for prompt in wanted}
-        for done, (prompt, key) in enumerate(keys.items(), 1):
-            raise_if_cancelled()
-            if not cache.is_sound("text", key):
-                cache.write_text(key, ComfyTextEncoder(clip, identity).encode(prompt), prompt[:60])
-            progress.bar(done, len(keys))
-        return keys
 
     @classmethod
     def _encode_pictures(cls, clip_vision: Any, pictures: list[str]) -> str:
         """Returns the cache key of the pictures' image tokens, encoded on a miss; "" without pictures or encoder."""
-        if not pictures or not is_linked(cls.hidden.dynprompt, cls.hidden.unique_id, "clip_vision"):
+        if not pictures or not is_linked(cls.hidden, "clip_vision"):
             return ""
-        cache = folders.cache()
-        with stops_become_interrupts():
-            identity = str(cls._identity("clip_vision", clip_vision))
+        cache, identity = folders.cache(), str(encoder_identity(cls.hidden, "clip_vision", clip_vision))
         key = vision_tokens_key(pictures, identity)
         if not cache.is_sound("condition", key):
             write_vision_tokens(cache, key, pictures, ComfyImageEncoder(clip_vision, identity))
         return key
-
-    @classmethod
-    def _identity(cls, socket: str, loaded: Any) -> str | None:
-        return encoder_identity(cls.hidden.dynprompt, cls.hidden.unique_id, socket, loaded, folders.cache())
-
-
-def _kept(cache: LatentCache, start_image: Tensor | None, end_image: Tensor | None) -> list[str]:
-    """Returns the names of the stored pictures, in the order of their tokens."""
-    return [name for name in (keep_picture(cache, start_image, 0), keep_picture(cache, end_image, -1)) if name]
-
-
-def _check_each(config: SampleConfig) -> None:
-    """Raises ConfigError for invalid settings of a prompt, with the prompt's name."""
-    for index, own in enumerate(config.prompt_settings):
-        try:
-            config.of_prompt(index)
-        except ConfigError as error:
-            raise ConfigError(f'prompts, "{own.name or config.prompts[index][:40]}": {error}') from error
 
 
 def _is_default(negative_prompt: str) -> bool:

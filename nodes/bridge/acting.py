@@ -8,8 +8,8 @@ base unchanged.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from typing import Any
 
@@ -33,7 +33,7 @@ def with_acting(model: Any, parts: Mapping[str, Acting], name: str) -> Any:
     return patched
 
 
-def _run(parts: Mapping[str, Acting], name: str, executor: Any, *args: Any, **kwargs: Any) -> Any:
+def _run(parts: Mapping[str, Acting], called: str, executor: Any, *args: Any, **kwargs: Any) -> Any:
     """Wraps one forward pass. Raises ExportError if no part acted."""
     base = executor.class_obj
     for part in parts.values():
@@ -42,26 +42,17 @@ def _run(parts: Mapping[str, Acting], name: str, executor: Any, *args: Any, **kw
     # Compiled graphs ignore hooks that are added later. set_stance: torch 2.6 and later.
     stance = getattr(torch.compiler, "set_stance", None)
     eager: AbstractContextManager[Any] = stance("force_eager") if stance else nullcontext()
-    with eager, _hooked(base.diffusion_model, parts, mark):
+    with eager, ExitStack() as hooks:
+        for name, part in parts.items():
+            module = base.diffusion_model.get_submodule(name)
+            hooks.enter_context(module.register_forward_hook(partial(_add, part, mark)))
         result = executor(*args, **kwargs)
     if not any(part.ran for part in parts.values()):
         raise ExportError(
-            f"The LoRA of {name} had no effect: another node runs this model without calling its layers. Connect "
+            f"The LoRA of {called} had no effect: another node runs this model without calling its layers. Connect "
             "Apply Wan LoRA after that node, or use core Load LoRA."
         )
     return result
-
-
-@contextmanager
-def _hooked(model: nn.Module, parts: Mapping[str, Acting], mark: object) -> Iterator[None]:
-    handles: list[Any] = []
-    try:
-        for name, part in parts.items():
-            handles.append(model.get_submodule(name).register_forward_hook(partial(_add, part, mark)))
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _add(part: Acting, mark: object, base: nn.Module, given: tuple[Tensor, ...], result: Tensor) -> Tensor:

@@ -69,24 +69,32 @@ class Ahead:
         train = TrainConfig.from_dict({**(dict(settings.train) if settings else {}), **own})
         train = with_global_batch(with_model_values(train, file.variant), plan.placement.batches)
         base = settings.lora if settings else LoraConfig()
-        steps = [_step(size, file.variant, train.batch_size) for size in self._clip_sizes(body)]
-        step = max(steps, key=lambda one: one.tokens)
+        largest = max(self._clip_sizes(body), key=lambda size: _step(size, file.variant, 1).tokens)
+        step = _step(largest, file.variant, train.batch_size)
         if file.variant.family.context:
             step = replace(step, context=_streams(_roles(body), step, file.variant))
         preview, gives_way, beside = None, False, 0
         if train.preview_every_n_steps and body.get("preview") is not None:
             (size,) = _sizes([body["preview"]], least=0)
             own, gives_way = _as_template(size, body, file.variant, train)
-            previews = [_preview(one, file.variant, step) for one in _own_sizes(own, body.get("prompts"))]
+            sizes = [
+                (width or largest[0], height or largest[1], frames or largest[2])
+                for width, height, frames in _own_sizes(own, body.get("prompts"))
+            ]
+            previews = [replace(_step(one, file.variant, 1), context=step.context) for one in sizes]
             preview = max(previews, key=lambda one: one.tokens)
-            beside = beside_preview(plan, roots, file, expert, self._loras(body.get("loras")))
-        both = bool(model.plan.low_noise_file) and expert not in ("high", "low")
+            loras: tuple[FrozenLora, ...] = ()
+            for widgets in _listed(body.get("loras")):
+                loras = self._made(LORA, {"loras": loras, **self._values(LORA, widgets)})
+            beside = beside_preview(plan, roots, file, expert, loras)
+        rank = values.get("rank", LoraConfig.rank)
+        low_rank, both = train.low_noise_rank or rank, bool(model.plan.low_noise_file) and expert not in ("high", "low")
         return Workload(
             longer_share=longer_share(replace(train, expert="both")) if both else 0.0,
             model=plan,
             roots=roots,
             file=file,
-            lora=replace(base, rank=_rank(values.get("rank", LoraConfig.rank), expert, model, train)),
+            lora=replace(base, rank=low_rank if expert == "low" else max(rank, low_rank) if both else rank),
             train=train,
             step=step,
             slider_share=float(body.get("slider") is True),
@@ -115,9 +123,16 @@ class Ahead:
         loras = [
             self.nodes[LORA].fingerprint_inputs(**self._values(LORA, widgets)) for widgets in _listed(body.get("loras"))
         ]
-        files = [self._settings_mark(widgets) for widgets in _listed(body.get("files"))]
+        files: list[str] = []
+        for widgets in _listed(body.get("files")):
+            with suppress(WanTrainerError, OSError):
+                files.append(self._source.stated_mark(**self._values(_FROM_FILE, widgets)))
         model = self._file_mark(_chain(body.get("chain")))
         return repr([model, loras, files, _roles(body), measured_ratios_of(folders.roots())])
+
+    @property
+    def _source(self) -> Any:
+        return self.nodes[_FROM_FILE]
 
     def _clip_sizes(self, body: Mapping[str, Any]) -> list[tuple[int, int, int]]:
         """Returns (width, height, frames) of all datasets."""
@@ -126,16 +141,10 @@ class Ahead:
         for widgets in files:
             values = self._values(_FROM_FILE, widgets)
             try:
-                sizes += self.nodes[_FROM_FILE].stated_sizes(**values)  # pyright: ignore[reportAttributeAccessIssue]
+                sizes += self._source.stated_sizes(**values)
             except (WanTrainerError, OSError):  # The queued node raises the error; a plan falls back to the widgets.
                 sizes += _sizes([[values.get(side) for side in ("width", "height", "num_frames")]])
         return sizes
-
-    def _settings_mark(self, widgets: Any) -> str:
-        try:
-            return self.nodes[_FROM_FILE].stated_mark(**self._values(_FROM_FILE, widgets))  # pyright: ignore[reportAttributeAccessIssue]
-        except (WanTrainerError, OSError):
-            return ""
 
     def _file_mark(self, chain: list[tuple[str, Any]]) -> str:
         (_, widgets), *_rest = chain
@@ -153,15 +162,7 @@ class Ahead:
         return self._models[name]
 
     def _settings(self, widgets: Any) -> SettingsHandle | None:
-        if widgets is None:
-            return None
-        return self._made(SETTINGS, self._values(SETTINGS, widgets))
-
-    def _loras(self, listed: Any) -> tuple[FrozenLora, ...]:
-        found: tuple[FrozenLora, ...] = ()
-        for widgets in _listed(listed):
-            found = self._made(LORA, {"loras": found, **self._values(LORA, widgets)})
-        return found
+        return None if widgets is None else self._made(SETTINGS, self._values(SETTINGS, widgets))
 
     def _made(self, kind: str, inputs: dict[str, Any]) -> Any:
         """Returns the first output of a node."""
@@ -176,13 +177,6 @@ class Ahead:
             raise ConfigError(f"The widgets of {kind} must be a JSON object.")
         known = {given.id: given for given in self.nodes[kind].define_schema().inputs}
         return {name: _checked(known[name], value) for name, value in widgets.items() if name in known}
-
-
-def _rank(rank: int, expert: str, model: ModelHandle, train: TrainConfig) -> int:
-    """Returns the largest rank of the experts that are trained."""
-    low = train.low_noise_rank or rank
-    both = bool(model.plan.low_noise_file) and expert not in ("high", "low")
-    return low if expert == "low" else max(rank, low) if both else rank
 
 
 def _checked(widget: io.Input, value: Any) -> Any:
@@ -289,15 +283,3 @@ def _streams(roles: Sequence[str], clip: StepShape, variant: WanVariant) -> tupl
     height, width = (max(int(side * scale) // 2, 1) * 2 for side in (clip.latent_height, clip.latent_width))
     video = (clip.latent_frames, clip.latent_height, clip.latent_width)
     return tuple((1, height, width) if role.startswith("ref") and role != "refvideo" else video for role in roles)
-
-
-def _preview(size: tuple[int, int, int], variant: WanVariant, clip: StepShape) -> StepShape:
-    width, height, frames = size
-    own = _step((max(width, 1), max(height, 1), max(frames, 1)), variant, 1)
-    return StepShape(
-        batch_size=1,
-        latent_frames=own.latent_frames if frames else clip.latent_frames,
-        latent_height=own.latent_height if height else clip.latent_height,
-        latent_width=own.latent_width if width else clip.latent_width,
-        context=clip.context,
-    )

@@ -5,8 +5,8 @@ As in a sampler, image latents are normalised in groups of the VAE's channels, a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -60,9 +60,8 @@ def text_features(conditioning: Any, name: str) -> Tensor:
     tensor, values = _entry(conditioning, name)
     if values.get("pooled_output") is not None:
         raise DatasetError(
-            f"The text of {name} was not encoded by umT5 (it has a pooled output). Set type of "
-            "Load CLIP to "
-            "wan and load umt5_xxl."
+            f"The text of {name} was not encoded by umT5 (it has a pooled output). Set type of Load CLIP to wan and "
+            "load umt5_xxl."
         )
     if tensor.ndim != 3 or len(tensor) != 1:
         raise DatasetError(f"The text of {name} has shape {list(tensor.shape)}; one prompt is (1, tokens, 4096).")
@@ -101,11 +100,12 @@ def _clip(
     _check_streams(streams, name, variant, kind)
     optional = [field for field in kind.optional if field in _OPTIONAL and values.get(_OPTIONAL[field]) is not None]
     fields = (*kind.tensors, *(kind.optional[: len(streams) - 1] if streams else optional))
+    given = _Given(values, place, raw.shape[1:], name, variant)
     return TensorClip(
         latent=ordinary(space.normalise(raw.cpu())),
         text=text_features(conditioning, name),
         name=name,
-        condition={field: _READ[field](values, place, raw, name, variant) for field in fields},
+        condition={field: ordinary(_READ[field](given)) for field in fields},
     )
 
 
@@ -119,71 +119,94 @@ def _entry(conditioning: Any, name: str) -> tuple[Tensor, dict[str, Any]]:
     return tensor, values
 
 
-def _channels(values: dict[str, Any], place: int, _raw: Tensor, name: str, variant: WanVariant) -> Tensor:
+@dataclass(frozen=True)
+class _Given:
+    """The values of a CONDITIONING for one clip."""
+
+    values: dict[str, Any]
+    place: int
+    """row of the clip in batches"""
+    size: Sequence[int]
+    """latent frames, height and width of the clip"""
+    name: str
+    variant: WanVariant
+
+    @property
+    def node(self) -> str:
+        """The core node that makes the conditions of this model."""
+        shape = self.variant.shape
+        if shape.sound_channels or shape.whisper_channels:
+            return "WanSoundImageToVideo" if shape.sound_channels else "WanHuMoImageToVideo"
+        return "WanAnimateToVideo" if self.variant.conditioning.leading_frames else "WanSCAILToVideo"
+
+    def needed(self, key: str, wired: str = "", node: str = "") -> Any:
+        """Returns the value of a key, which the input `wired` of `node` sets. Raises DatasetError if it is missing."""
+        if (found := self.values.get(key)) is None:
+            remedy = f"Send it through {node or self.node}{f' with {wired}' if wired else ''}."
+            raise DatasetError(
+                f"The CONDITIONING of {self.name} has no {key}, and {self.variant.name} reads it. {remedy}"
+            )
+        return found
+
+    def row(self, batch: Tensor) -> Tensor:
+        """Returns the clip's row in float32 on the CPU; a batch of one applies to all clips."""
+        return batch[self.place if len(batch) > self.place else -1].float().cpu()
+
+    def latent(self, batch: Tensor) -> Tensor:
+        """Returns the clip's row of raw latents, normalised; several images are concatenated along the channels."""
+        images, step = self.row(batch), self.variant.latents.channels
+        if images.shape[0] % step:
+            raise DatasetError(f"Image latents have {images.shape[0]} channels; they must be a multiple of {step}.")
+        return torch.cat([self.variant.latents.normalise(part) for part in images.split(step)])
+
+
+def _channels(given: _Given) -> Tensor:
     """Returns the channels concatenated to the noised latent: a mask if the model has one, then image latents."""
-    wanted = variant.shape.condition_channels
-    image = values.get("concat_latent_image")
-    if image is None:
+    wanted = given.variant.shape.condition_channels
+    image = given.needed("concat_latent_image", node="WanImageToVideo or the node of its kind")
+    if given.values.get("concat_mask_index"):
         raise DatasetError(
-            f"The CONDITIONING of {name} has no image latents (concat_latent_image), and {variant.name} reads them. "
-            "Send it through WanImageToVideo or the node of its kind first."
-        )
-    if values.get("concat_mask_index"):
-        raise DatasetError(
-            f"The CONDITIONING of {name} has its mask among the image latents. Use a node that outputs the mask "
+            f"The CONDITIONING of {given.name} has its mask among the image latents. Use a node that outputs the mask "
             "separately."
         )
-    image = _normalised(_one(image, place), variant)
+    image = given.latent(image)
     if image.shape[0] == wanted:
-        return ordinary(image)
+        return image
     if image.shape[0] + _MASK_CHANNELS != wanted:
         raise DatasetError(
-            f"The image latents of {name} have {image.shape[0]} channels, {variant.name} reads {wanted}. Use the "
-            "conditioning node made for this model."
+            f"The image latents of {given.name} have {image.shape[0]} channels, {given.variant.name} reads {wanted}. "
+            "Use the conditioning node made for this model."
         )
-    return ordinary(torch.cat([_mask(values.get("concat_mask"), place, image), image]))
+    return torch.cat([_mask(given, image), image])
 
 
-def _mask(mask: Tensor | None, place: int, image: Tensor) -> Tensor:
+def _mask(given: _Given, image: Tensor) -> Tensor:
     """Returns (4, F, h, w) for image latents (C, F, h, w), 1 where a frame is given."""
+    mask = given.values.get("concat_mask")
     if mask is None:
         return torch.zeros(_MASK_CHANNELS, *image.shape[1:])
-    given = 1.0 - _one(mask, place).float().cpu()  # ComfyUI's masks are 0 where a frame is given
+    kept = 1.0 - given.row(mask)  # ComfyUI's masks are 0 where a frame is given
     # ComfyUI's mask often has one channel in place of four, and fewer frames than the clip.
-    if given.shape[0] != _MASK_CHANNELS:
-        given = given.mean(0, keepdim=True).expand(_MASK_CHANNELS, -1, -1, -1)
-    missing = image.shape[1] - given.shape[1]
-    return torch.nn.functional.pad(given, (0, 0, 0, 0, 0, missing)) if missing > 0 else given
+    if kept.shape[0] != _MASK_CHANNELS:
+        kept = kept.mean(0, keepdim=True).expand(_MASK_CHANNELS, -1, -1, -1)
+    missing = image.shape[1] - kept.shape[1]
+    return torch.nn.functional.pad(kept, (0, 0, 0, 0, 0, missing)) if missing > 0 else kept
 
 
-def _image_tokens(values: dict[str, Any], place: int, _raw: Tensor, name: str, variant: WanVariant) -> Tensor:
-    output = values.get("clip_vision_output")
-    if output is None:
-        raise DatasetError(
-            f"The CONDITIONING of {name} has no CLIP vision output, and {variant.name} reads it. Connect "
-            "CLIPVisionEncode to the conditioning node."
-        )
-    return ordinary(_one(output["penultimate_hidden_states"], place))
+def _image_tokens(given: _Given) -> Tensor:
+    wired = "clip_vision_output of CLIPVisionEncode"
+    output = given.needed("clip_vision_output", wired, "the conditioning node")
+    return given.row(output["penultimate_hidden_states"])
 
 
-def _vace(values: dict[str, Any], place: int, _raw: Tensor, name: str, variant: WanVariant) -> Tensor:
-    frames, masks = values.get("vace_frames") or [], values.get("vace_mask") or []
+def _vace(given: _Given) -> Tensor:
+    frames, masks = given.values.get("vace_frames") or [], given.values.get("vace_mask") or []
     if len(frames) != 1 or len(masks) != 1:
         raise DatasetError(
-            f"The CONDITIONING of {name} holds {len(frames)} VACE inputs; only one is supported. Send it through "
+            f"The CONDITIONING of {given.name} holds {len(frames)} VACE inputs; only one is supported. Send it through "
             "WanVaceToVideo once."
         )
-    return ordinary(torch.cat([_normalised(_one(frames[0], place), variant), _one(masks[0], place).float().cpu()]))
-
-
-def _camera(values: dict[str, Any], place: int, _raw: Tensor, name: str, variant: WanVariant) -> Tensor:
-    rays = values.get("camera_conditions")
-    if rays is None:
-        raise DatasetError(
-            f"The CONDITIONING of {name} has no camera path, and {variant.name} reads one. Send it through "
-            "WanCameraImageToVideo."
-        )
-    return ordinary(_one(rays, place))
+    return torch.cat([given.latent(frames[0]), given.row(masks[0])])
 
 
 def _check_streams(streams: Sequence[Tensor], name: str, variant: WanVariant, kind: ConditionKind) -> None:
@@ -208,135 +231,87 @@ def _check_streams(streams: Sequence[Tensor], name: str, variant: WanVariant, ki
             )
 
 
-def _stream(index: int, values: dict[str, Any], place: int, _raw: Tensor, _name: str, variant: WanVariant) -> Tensor:
-    return ordinary(_normalised(_one(values[_CONTEXT][index], place), variant))
-
-
-def _pose(values: dict[str, Any], place: int, _raw: Tensor, name: str, variant: WanVariant) -> Tensor:
+def _pose(given: _Given) -> Tensor:
     """Returns the latent of a pose video, (16, F, h, w); SCAIL's is of half the size."""
-    return ordinary(_normalised(_one(_wired(values, "pose_video_latent", "pose_video", name, variant), place), variant))
+    return given.latent(given.needed("pose_video_latent", "pose_video"))
 
 
-def _face(values: dict[str, Any], place: int, _raw: Tensor, name: str, variant: WanVariant) -> Tensor:
-    """Returns the pixels of the face video, (3, T, 512, 512) in [-1, 1]."""
-    return ordinary(_one(_wired(values, "face_video_pixels", "face_video", name, variant), place))
+def _references(given: _Given) -> Tensor:
+    hears = given.variant.shape.whisper_channels > 0
+    images = given.needed("reference_latents", "ref_image" if hears else "reference_image")
+    return torch.cat([given.latent(image) for image in (images[-1:] if hears else images)], dim=1)  # as ComfyUI's HuMo
 
 
-def _references(values: dict[str, Any], place: int, _raw: Tensor, name: str, variant: WanVariant) -> Tensor:
-    hears = variant.shape.whisper_channels > 0
-    images = _wired(values, "reference_latents", "ref_image" if hears else "reference_image", name, variant)
-    images = images[-1:] if hears else images  # as ComfyUI's HuMo reads them
-    return ordinary(torch.cat([_normalised(_one(image, place), variant) for image in images], dim=1))
-
-
-def _whisper(values: dict[str, Any], place: int, raw: Tensor, name: str, variant: WanVariant) -> Tensor:
-    """Returns the features of the sound around each latent frame, (F, 8, 5, 1280)."""
-    found = _one(_wired(values, "audio_embed", "audio_encoder_output", name, variant), place)
-    if not found.any():
-        found = found[: raw.shape[1]]  # without sound, the node gives a frame too many
-    wanted = (raw.shape[1], *WHISPER_WINDOW, variant.shape.whisper_channels)
-    if tuple(found.shape) != wanted:
-        raise DatasetError(
-            f"The sound of {name} has shape {list(found.shape)}; {variant.name} reads {list(wanted)}. Give "
-            "WanHuMoImageToVideo the length of the clip and the output of AudioEncoderEncode with whisper_large_v3."
-        )
-    return ordinary(found)
-
-
-def _sound(values: dict[str, Any], place: int, raw: Tensor, name: str, variant: WanVariant) -> Tensor:
-    """Returns the features of the sound, (layers, C, 4 F), without those after the end of the clip, as in ComfyUI."""
-    found = _one(_wired(values, "audio_embed", "audio_encoder_output", name, variant), place)[..., : 4 * raw.shape[1]]
-    wanted = [variant.shape.sound_depth, variant.shape.sound_channels, 4 * raw.shape[1]]
+def _sound_of(given: _Given, found: Tensor, wanted: list[int], encoder: str) -> Tensor:
     if list(found.shape) != wanted:
         raise DatasetError(
-            f"The sound of {name} has shape {list(found.shape)}; {variant.name} reads {wanted}. Give "
-            "WanSoundImageToVideo the length of the clip and the output of AudioEncoderEncode with wav2vec2_large."
-        )
-    return ordinary(found.float().cpu())
-
-
-def _pose_video(values: dict[str, Any], place: int, _raw: Tensor, name: str, variant: WanVariant) -> Tensor:
-    return ordinary(_normalised(_one(_wired(values, "control_video", "control_video", name, variant), place), variant))
-
-
-def _reference(values: dict[str, Any], place: int, _raw: Tensor, name: str, variant: WanVariant) -> Tensor:
-    """Returns the latent of the reference image, (16, h, w); of several images ComfyUI too reads the last."""
-    image = _normalised(_one(values["reference_latents"][-1], place), variant)
-    if image.shape[1] != 1:
-        raise DatasetError(f"The reference of {name} has {image.shape[1]} latent frames. Give one image as ref_image.")
-    return ordinary(image[:, 0])
-
-
-def _frames_before(values: dict[str, Any], place: int, raw: Tensor, name: str, variant: WanVariant) -> Tensor:
-    """Returns the latent of the frames before the clip, (16, 19, h, w), zeros before the first one."""
-    if raw.shape[2] % 8 or raw.shape[3] % 8:
-        raise DatasetError(
-            f"{name} has frames before it (ref_motion), whose width and height must be multiples of 64. Crop the clips "
-            "to such a size, or leave ref_motion out."
-        )
-    found = _normalised(_one(values["reference_motion"], place), variant)[:, -FRAMES_BEFORE:]
-    return ordinary(torch.nn.functional.pad(found, (0, 0, 0, 0, FRAMES_BEFORE - found.shape[1], 0)))
-
-
-def _reference_masks(values: dict[str, Any], place: int, raw: Tensor, name: str, variant: WanVariant) -> Tensor:
-    """Returns the masks (28, R, h, w) of references, the primary one first; ComfyUI stores it last, zeros behind it."""
-    masks = _one(_wired(values, "ref_mask_28ch", "reference_image_mask", name, variant), place)
-    return ordinary(masks[: len(masks) - raw.shape[1]].roll(1, dims=0).movedim(1, 0).float().cpu())
-
-
-def _pose_masks(values: dict[str, Any], place: int, _raw: Tensor, name: str, variant: WanVariant) -> Tensor:
-    masks = _one(_wired(values, "driving_mask_28ch", "pose_video_mask", name, variant), place)
-    return ordinary(masks.movedim(1, 0).float().cpu())
-
-
-def _replaces(values: dict[str, Any], _place: int, _raw: Tensor, _name: str, _variant: WanVariant) -> Tensor:
-    return torch.tensor([float(not values.get("ref_mask_flag", True))])
-
-
-def _wired(values: dict[str, Any], key: str, wired: str, name: str, variant: WanVariant) -> Any:
-    found = values.get(key)
-    if found is None:
-        node = "WanAnimateToVideo" if variant.conditioning.leading_frames else "WanSCAILToVideo"
-        node = "WanHuMoImageToVideo" if variant.shape.whisper_channels else node
-        node = "WanSoundImageToVideo" if variant.shape.sound_channels else node
-        raise DatasetError(
-            f"The CONDITIONING of {name} has no {key}, and {variant.name} reads it. Send it through {node} "
-            f"with {wired}."
+            f"The sound of {given.name} has shape {list(found.shape)}; {given.variant.name} reads {wanted}. Give "
+            f"{given.node} the length of the clip and the output of AudioEncoderEncode with {encoder}."
         )
     return found
 
 
-_READ = {
+def _whisper(given: _Given) -> Tensor:
+    """Returns the features of the sound around each latent frame, (F, 8, 5, 1280)."""
+    found = given.row(given.needed("audio_embed", "audio_encoder_output"))
+    if not found.any():
+        found = found[: given.size[0]]  # without sound, the node gives a frame too many
+    wanted = [given.size[0], *WHISPER_WINDOW, given.variant.shape.whisper_channels]
+    return _sound_of(given, found, wanted, "whisper_large_v3")
+
+
+def _sound(given: _Given) -> Tensor:
+    """Returns the features of the sound, (layers, C, 4 F), without those after the end of the clip, as in ComfyUI."""
+    shape, length = given.variant.shape, 4 * given.size[0]
+    found = given.row(given.needed("audio_embed", "audio_encoder_output"))[..., :length]
+    return _sound_of(given, found, [shape.sound_depth, shape.sound_channels, length], "wav2vec2_large")
+
+
+def _reference(given: _Given) -> Tensor:
+    """Returns the latent of the reference image, (16, h, w); of several images ComfyUI too reads the last."""
+    image = given.latent(given.values["reference_latents"][-1])
+    if image.shape[1] != 1:
+        raise DatasetError(
+            f"The reference of {given.name} has {image.shape[1]} latent frames. Give one image as ref_image."
+        )
+    return image[:, 0]
+
+
+def _frames_before(given: _Given) -> Tensor:
+    """Returns the latent of the frames before the clip, (16, 19, h, w), zeros before the first one."""
+    if any(side % 8 for side in given.size[1:]):
+        raise DatasetError(
+            f"{given.name} has frames before it (ref_motion), whose width and height must be multiples of 64. Crop the "
+            "clips to such a size, or leave ref_motion out."
+        )
+    found = given.latent(given.values["reference_motion"])[:, -FRAMES_BEFORE:]
+    return torch.nn.functional.pad(found, (0, 0, 0, 0, FRAMES_BEFORE - found.shape[1], 0))
+
+
+def _reference_masks(given: _Given) -> Tensor:
+    """Returns the masks (28, R, h, w) of references, the primary one first; ComfyUI stores it last, zeros behind it."""
+    masks = given.row(given.needed("ref_mask_28ch", "reference_image_mask"))
+    return masks[: len(masks) - given.size[0]].roll(1, dims=0).movedim(1, 0)
+
+
+_READ: dict[str, Callable[[_Given], Tensor]] = {
     "channels": _channels,
     "image_tokens": _image_tokens,
     "vace": _vace,
-    "camera": _camera,
+    "camera": lambda given: given.row(given.needed("camera_conditions", node="WanCameraImageToVideo")),
     "references": _references,
     "pose": _pose,
-    "face": _face,
+    "face": lambda given: given.row(given.needed("face_video_pixels", "face_video")),
     "whisper": _whisper,
     "sound": _sound,
-    "pose_video": _pose_video,
+    "pose_video": lambda given: given.latent(given.needed("control_video", "control_video")),
     "reference": _reference,
     "frames_before": _frames_before,
     "pose_stream": _pose,
     "reference_masks": _reference_masks,
-    "pose_masks": _pose_masks,
-    "replaces": _replaces,
-    **{stream: partial(_stream, index) for index, stream in enumerate(STREAMS)},
+    "pose_masks": lambda given: given.row(given.needed("driving_mask_28ch", "pose_video_mask")).movedim(1, 0),
+    "replaces": lambda given: torch.tensor([float(not given.values.get("ref_mask_flag", True))]),
+    **{name: lambda given, at=at: given.latent(given.values[_CONTEXT][at]) for at, name in enumerate(STREAMS)},
 }
 _OPTIONAL = {"reference": "reference_latents", "frames_before": "reference_motion"}
 """optional tensors and their keys in a CONDITIONING"""
-
-
-def _one(batch: Tensor, place: int) -> Tensor:
-    """Returns the row of the clip at `place`; a batch of one applies to all clips."""
-    return batch[place if len(batch) > place else -1]
-
-
-def _normalised(images: Tensor, variant: WanVariant) -> Tensor:
-    """Normalises raw latents of several images that are concatenated along the channels."""
-    step = variant.latents.channels
-    if images.shape[0] % step:
-        raise DatasetError(f"Image latents have {images.shape[0]} channels; they must be a multiple of {step}.")
-    return torch.cat([variant.latents.normalise(part) for part in images.float().cpu().split(step)])

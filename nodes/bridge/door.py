@@ -30,11 +30,11 @@ def guarded(node: type[io.ComfyNode]) -> type[io.ComfyNode]:
     for name in _CALLED:
         method = node.__dict__.get(name)
         if isinstance(method, classmethod) and not hasattr(method.__func__, "__wrapped__"):
-            setattr(node, name, classmethod(_checked(node, method.__func__)))
+            setattr(node, name, classmethod(_checked(node, name, method.__func__)))
     return node
 
 
-def _checked(node: type[io.ComfyNode], method: Callable[..., Any]) -> Callable[..., Any]:
+def _checked(node: type[io.ComfyNode], called: str, method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def call(cls: type[io.ComfyNode], *given: Any, **inputs: Any) -> Any:
         try:
@@ -43,7 +43,7 @@ def _checked(node: type[io.ComfyNode], method: Callable[..., Any]) -> Callable[.
             with stops_become_interrupts():
                 return method(cls, *given, **inputs)
         except InterruptProcessingException:
-            if method.__name__ == _FINGERPRINT:
+            if called == _FINGERPRINT:
                 press_again()
             raise
         except OSError as error:  # Python's message contains a path of this machine and no remedy.

@@ -50,26 +50,37 @@ def roots_file() -> Path:
     return path
 
 
-def user_roots_file() -> Path:
-    """Returns the file with further dataset folders, which only the user edits."""
-    return Path(folder_paths.get_user_directory()) / "wan_trainer" / "roots.json"
+def user_file(name: str) -> Path:
+    """Returns a file that only the user edits: further dataset folders (roots.json), host names of this server for
+    browsers (hosts.json, rule S10), settings of trackers and webhooks (trackers.json)."""
+    return Path(folder_paths.get_user_directory()) / "wan_trainer" / name
 
 
 def input_folder() -> Path:
     return Path(folder_paths.get_input_directory())
 
 
+def extra_roots() -> list[Path]:
+    """Returns the dataset folders of roots.json. Raises a WanTrainerError for a damaged file."""
+    return read_roots(user_file("roots.json"))
+
+
+def roots_for_menus() -> list[Path]:
+    """Returns `extra_roots`; none for a damaged file, because menus must not fail. A node that runs refuses it."""
+    try:
+        return extra_roots()
+    except WanTrainerError:
+        return []
+
+
 def allowed_places() -> tuple[Path, ...]:
     """Returns the allowed folders of datasets: ComfyUI's input folder, and those of the user's roots.json."""
-    return (input_folder(), *read_roots(user_roots_file()))
+    return (input_folder(), *extra_roots())
 
 
 def dataset_folders() -> list[str]:
     """Lists references of dataset folders for a menu."""
-    try:
-        return list_folders(input_folder(), read_roots(user_roots_file()))
-    except WanTrainerError:  # a damaged roots.json is refused when the node runs; menus must not fail
-        return list_folders(input_folder(), [])
+    return list_folders(input_folder(), roots_for_menus())
 
 
 def dataset_reference(reference: str | None) -> str:
@@ -79,18 +90,7 @@ def dataset_reference(reference: str | None) -> str:
 
 def dataset_folder(reference: str | None) -> Path:
     """Returns the path of `dataset_reference`. Raises a WanTrainerError for a folder that is not allowed."""
-    input_root, *extra_roots = allowed_places()
-    return allowed_folder(dataset_reference(reference), input_root=input_root, extra_roots=extra_roots)
-
-
-def user_hosts_file() -> Path:
-    """Returns the file with host names of this server for browsers (rule S10), which only the user edits."""
-    return Path(folder_paths.get_user_directory()) / "wan_trainer" / "hosts.json"
-
-
-def user_trackers_file() -> Path:
-    """Returns the file with settings of trackers and webhooks, which only the user edits."""
-    return Path(folder_paths.get_user_directory()) / "wan_trainer" / "trackers.json"
+    return allowed_folder(dataset_reference(reference), input_root=input_folder(), extra_roots=extra_roots())
 
 
 def file_names(kind: str) -> list[str]:
@@ -113,20 +113,15 @@ def diffusion_models() -> list[str]:
 
 
 def _is_model_folder(files: list[str]) -> bool:
-    return any(name.endswith(".safetensors.index.json") for name in files) or (
-        "diffusion_pytorch_model.safetensors" in files and "config.json" in files
-    )
+    diffusers = {"diffusion_pytorch_model.safetensors", "config.json"}
+    return diffusers <= set(files) or any(name.endswith(".safetensors.index.json") for name in files)
 
 
 def _folder_name(root: str, relative: str) -> str:
     """Returns `X` for X/transformer, and for X/transformer_2 if there is no X/transformer; else the path."""
     above, name = os.path.split(relative)
-    if above and (
-        name == "transformer"
-        or (name == "transformer_2" and not os.path.isdir(os.path.join(root, above, "transformer")))
-    ):
-        return above
-    return relative
+    alone = name == "transformer_2" and not os.path.isdir(os.path.join(root, above, "transformer"))
+    return above if above and (name == "transformer" or alone) else relative
 
 
 def model_reference(kind: str, name: str) -> str:

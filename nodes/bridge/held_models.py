@@ -12,6 +12,7 @@ version without these classes, nothing is found or released.
 from __future__ import annotations
 
 import bisect
+import contextlib
 import ctypes
 import gc
 import itertools
@@ -117,8 +118,8 @@ class _Caches:
 
     prompts: int = 0
     """number of running prompts whose list of waiting nodes was found"""
-    waited_for: list[Any] = field(default_factory=list[Any])
-    """cache entries that waiting nodes need"""
+    waiting: list[nn.Module] = field(default_factory=list[nn.Module])
+    """models that waiting nodes need"""
     idle: list[tuple[MutableMapping[Any, Any], Any]] = field(default_factory=list[tuple[MutableMapping[Any, Any], Any]])
     """cache and key of each entry with a model that no node waits for"""
     idle_modules: list[nn.Module] = field(default_factory=list[nn.Module])
@@ -133,27 +134,24 @@ class _Caches:
         self.prompts = len(lists)
         # Copies of dicts, because the thread of the queue may change them meanwhile.
         nodes = [node for one in lists for node in list(one.execution_cache.values())]
-        self.waited_for = [entry for node in nodes for entry in list(node.values())]
-        waiting = _modules(self.waited_for)
+        self.waiting = _modules([entry for node in nodes for entry in list(node.values())])
         for cache in (store for one in executors for store in _stores(one.caches.outputs)):
             for key, entry in list(cache.items()):
                 modules = _modules(entry)
-                if not set(modules) <= set(waiting):
+                if not set(modules) <= set(self.waiting):
                     self.idle.append((cache, key))
-                    self.idle_modules += [one for one in modules if one not in (*waiting, *self.idle_modules)]
-        _SEEN.update([*waiting, *self.idle_modules])
+                    self.idle_modules += [one for one in modules if one not in (*self.waiting, *self.idle_modules)]
+        _SEEN.update([*self.waiting, *self.idle_modules])
         return self
 
 
 def _all_modules(caches: _Caches) -> list[nn.Module]:
-    waiting = _modules(caches.waited_for)
-    return list(dict.fromkeys([*caches.idle_modules, *waiting, *_modules(_loaded()), *_SEEN]))
+    return list(dict.fromkeys([*caches.idle_modules, *caches.waiting, *_modules(_loaded()), *_SEEN]))
 
 
 def _loaded() -> list[Any]:
     """Returns the patchers of models that ComfyUI has loaded."""
-    patchers = [loaded.model for loaded in list(mm.current_loaded_models)]
-    return [one for one in patchers if one is not None]
+    return [one for one in (loaded.model for loaded in list(mm.current_loaded_models)) if one is not None]
 
 
 def _pinned_bytes(patcher: Any) -> int:
@@ -198,11 +196,8 @@ def _found_in(value: Any, depth: int) -> Iterator[nn.Module]:
         yield value
     elif depth > _DEEPEST or value is None or isinstance(value, Tensor | str | bytes | int | float):
         return
-    elif isinstance(value, Mapping):
-        for one in value.values():
-            yield from _found_in(one, depth + 1)
-    elif isinstance(value, list | tuple):
-        for one in value:
+    elif isinstance(value, Mapping | list | tuple):
+        for one in value.values() if isinstance(value, Mapping) else value:
             yield from _found_in(one, depth + 1)
     else:  # through __dict__, because reading a property may load something
         own = getattr(value, "__dict__", {})
@@ -250,27 +245,22 @@ class _MappedFiles:
     """The address ranges of mapped files, which the system reclaims under memory pressure. Empty except on Linux."""
 
     def __init__(self) -> None:
-        self._starts: list[int] = []
-        self._ends: list[int] = []
-        try:
+        self._areas: list[range] = []
+        lines: list[str] = []
+        with contextlib.suppress(OSError):
             lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
-        except OSError:
-            return
         for line in lines:
             area, _mode, _offset, _device, inode, *path = line.split(maxsplit=5)
             if inode != "0" and path and not path[0].startswith(("/dev/", "/memfd:", "/SYSV")):
-                start, end = area.split("-")
-                self._starts.append(int(start, 16))
-                self._ends.append(int(end, 16))
+                self._areas.append(range(*(int(end, 16) for end in area.split("-"))))
 
     def __contains__(self, address: int) -> bool:
-        place = bisect.bisect_right(self._starts, address) - 1
-        return place >= 0 and address < self._ends[place]
+        place = bisect.bisect_right(self._areas, address, key=lambda area: area.start) - 1
+        return place >= 0 and address in self._areas[place]
 
 
 def _give_back() -> None:
     """Return freed memory to the system, because the allocator of Linux keeps pieces below 32 MiB."""
     if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-        if trim is not None:  # glibc only
-            trim(0)
+        with contextlib.suppress(AttributeError):  # glibc only
+            ctypes.CDLL(None).malloc_trim(0)

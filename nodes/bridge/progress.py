@@ -104,52 +104,48 @@ class NodeProgress:
 
     def on_event(self, event: Event) -> None:
         """Show an event of the engine, and log its line."""
-        if line := self._lines.line(_without_files(event)):
+        about: dict[str, Any]
+        # The files of a finished run are published later, under other names.
+        logged = replace(event, result={**event.result, "use": None}) if isinstance(event, Finished) else event
+        if line := self._lines.line(logged):
             level = logging.WARNING if isinstance(event, Note) and event.level == "warning" else logging.INFO
             run = self._status.get("run")
             _log.log(level, "%s", f"{run}: {line[:1000]}" if run else line[:1000])
-        if isinstance(event, StepDone):
-            self._on_step(event)
-        elif isinstance(event, Stage) and event.stage in _STAGES:
-            self._on_stage(event)
-        elif isinstance(event, Evaluated):
-            about: dict[str, object] = {"kind": "evaluated", "step": event.step, "eval_loss": event.eval_loss}
-            text = f"step {event.step}: evaluation loss {_shown(event.eval_loss)}"
-            if event.held_out is False:
-                about["held_out"], text = False, f"{text} on training clips"
-            self.say(text, about=about, eval_loss=event.eval_loss)
-        elif isinstance(event, CheckpointSaved):
-            about = {"kind": "saved", "step": event.step}
-            self.say(f"saved step {event.step}", now=True, about=about, saved_step=event.step)
-        elif isinstance(event, SampleReady):
-            about = {"kind": "preview", "step": event.step}
-            self.say(f"preview at step {event.step}", now=True, about=about, sample=event.file)
-        elif isinstance(event, StepSkipped):
-            about = {"kind": "skipped", "step": event.step, "reason": event.reason}
-            self.say(f"step {event.step} skipped: {event.reason}", now=True, about=about)
-        elif isinstance(event, Note):
-            self.say(event.text, now=True)
-        elif isinstance(event, Finished):
-            about = {"kind": "ended", "state": event.state, "step": event.step}
-            self.say(f"{event.state} at step {event.step}", now=True, about=about, state=event.state)
-
-    @property
-    def seconds_per_step(self) -> float:
-        """Median of the last twenty steps; 0 before the first."""
-        last = sorted(self._seconds[-20:])
-        return last[len(last) // 2] if last else 0.0
-
-    def _on_stage(self, event: Stage) -> None:
-        counted = event.total > 0 and event.stage != "train"
-        about: dict[str, Any] = {"kind": "stage", "stage": event.stage}
-        if counted:
-            about |= {"done": event.done, "total": event.total}
-        text = _STAGES[event.stage] + (f" {event.done}/{event.total}" if counted else "")
-        self.say(text, about=about, stage=event.stage)
+        match event:
+            case StepDone():
+                self._on_step(event)
+            case Stage(stage=stage) if stage in _STAGES:
+                about, text = {"kind": "stage", "stage": stage}, _STAGES[stage]
+                if event.total > 0 and stage != "train":
+                    about |= {"done": event.done, "total": event.total}
+                    text += f" {event.done}/{event.total}"
+                self.say(text, about=about, stage=stage)
+            case Evaluated(step=step, eval_loss=loss):
+                about = {"kind": "evaluated", "step": step, "eval_loss": loss}
+                text = f"step {step}: evaluation loss {_shown(loss)}"
+                if event.held_out is False:
+                    about["held_out"], text = False, f"{text} on training clips"
+                self.say(text, about=about, eval_loss=loss)
+            case CheckpointSaved(step=step):
+                self.say(f"saved step {step}", now=True, about={"kind": "saved", "step": step}, saved_step=step)
+            case SampleReady(step=step):
+                self.say(
+                    f"preview at step {step}", now=True, about={"kind": "preview", "step": step}, sample=event.file
+                )
+            case StepSkipped(step=step, reason=reason):
+                about = {"kind": "skipped", "step": step, "reason": reason}
+                self.say(f"step {step} skipped: {reason}", now=True, about=about)
+            case Note():
+                self.say(event.text, now=True)
+            case Finished(state=state, step=step):
+                about = {"kind": "ended", "state": state, "step": step}
+                self.say(f"{state} at step {step}", now=True, about=about, state=state)
+            case _:
+                pass
 
     def _on_step(self, event: StepDone) -> None:
         self._seconds = [*self._seconds[-19:], event.seconds or 0.0]
-        pace = self.seconds_per_step
+        pace = sorted(self._seconds)[len(self._seconds) // 2]  # the median of the last twenty steps
         left = event.left(pace)
         self.bar(event.step, event.steps)
         numbers: dict[str, Any] = {
@@ -206,8 +202,3 @@ def _clock(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
-
-
-def _without_files(event: Event) -> Event:
-    """Returns a Finished event without its files, which are published later under other names."""
-    return replace(event, result={**event.result, "use": None}) if isinstance(event, Finished) else event

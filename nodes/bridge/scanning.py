@@ -15,7 +15,6 @@ from comfy import model_management as mm
 from comfy_api.latest import io, ui
 
 from ...wan_core.advice import advice_on, measured_clips, remark_facts, remarks_on_findings
-from ...wan_core.cache import LatentCache
 from ...wan_core.dataset import (
     CaptionEdits,
     Dataset,
@@ -35,7 +34,6 @@ from ...wan_core.model import LATENT_SPACES, WAN21_LATENTS, LatentSpace
 from ...wan_core.video import VideoProcess
 from . import folders
 from .folders import allowed_places
-from .interrupts import stops_become_interrupts
 from .progress import NodeProgress
 from .types import DatasetSettingsHandle, ModelHandle, WanDataset, WanDatasetSettingsType, WanTrainModel
 from .widgets import number, widget_values
@@ -149,17 +147,24 @@ def scanned_output(
 ) -> io.NodeOutput:
     """Runs `scan`, appends its datasets to `append_to`, and shows the result on the node."""
     cache = folders.cache()
-    with stops_become_interrupts(), _saved_at_last(cache.files), VideoProcess(mm.processing_interrupted) as video:
+    with _saved_at_last(cache.files), VideoProcess(mm.processing_interrupted) as video:
         context = scan_context(node, video, allowed_places(), cache.files)
         scanned = scan(context)
         dataset = Dataset((*(append_to.parts if append_to is not None else ()), *scanned))
         thumbnails = Thumbnails(video, cache.root / "thumbnails")
         sheet = torch.tensor(contact_sheet(dataset, thumbnails)).float()[None] / 255
         thumbnails.draw(sample for part in dataset.parts for sample in (*part.samples, *part.excluded))
-        review = _review(dataset, video, cache)
+        space = space_of(dataset)
+        review = dataset_review(
+            dataset,
+            video=video,
+            digest_of=lambda path: cache.files.digest(path, mm.processing_interrupted),  # CacheLatents reuses it
+            space=space,
+            seconds_per_megapixel=cache.entries.seconds_per_megapixel(space.name),
+            known=cache.files,
+        )
         advice = advice_on(review, measured_clips(dataset, context, allowed_s=0))
-    lines = "\n".join(remark.text for remark in advice)
-    report = f"{dataset_report(dataset)}\n\n{review.report()}\n\n{lines}"
+    report = "\n\n".join([dataset_report(dataset), review.report(), "\n".join(remark.text for remark in advice)])
     found = dataset_facts(review)
     facts: dict[str, Any] = {
         **found,
@@ -201,19 +206,6 @@ def scan_context(
         progress=lambda done, total, name: progress.bar(done, total),
         should_stop=mm.processing_interrupted,
         known=known,
-    )
-
-
-def _review(dataset: Dataset, video: VideoProcess, cache: LatentCache) -> DatasetReview:
-    """Returns the review of a dataset: epochs, speed, copies and size. CacheLatents reuses its digests."""
-    space = space_of(dataset)
-    return dataset_review(
-        dataset,
-        video=video,
-        digest_of=lambda path: cache.files.digest(path, mm.processing_interrupted),
-        space=space,
-        seconds_per_megapixel=cache.entries.seconds_per_megapixel(space.name),
-        known=cache.files,
     )
 
 

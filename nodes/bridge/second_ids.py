@@ -43,10 +43,9 @@ class TakenIds:
 
     async def log_taken(self, _app: Any = None) -> None:
         """Log a line for each pack that uses ids of ours. Called after every pack is loaded."""
-        packs: dict[str, list[str]] = {}
-        for node_id, pack in self.by_pack().items():
-            packs.setdefault(pack, []).append(node_id)
-        for pack, ids in packs.items():
+        taken = self.by_pack()
+        for pack in dict.fromkeys(taken.values()):
+            ids = [node_id for node_id in taken if taken[node_id] == pack]
             _log.warning(
                 "%s of %s is no node of ComfyUI-WanTrainer. Workflows that are opened here use %s instead; in API "
                 "graphs write that yourself.",

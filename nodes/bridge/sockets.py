@@ -1,14 +1,14 @@
 """ComfyUI's VAE, CLIP and CLIP_VISION sockets as the engine's LatentCodec, TextEncoder and ImageEncoder.
 
 Nodes run under torch.inference_mode, but returned tensors are no inference tensors, which could not be written later.
-The identity of an encoder comes from the graph if possible, so that the encoder need not be loaded. The two prompts of
-every cache set (empty and negative) are encoded once, through a lazy CLIP socket.
+The identity of an encoder comes from the graph if possible, so that the encoder need not be loaded.
 """
 
 from __future__ import annotations
 
 import hashlib
 import weakref
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,14 @@ from comfy.ldm.wan import vae2_2 as wan22
 from comfy.taesd.taehv import TAEHV
 from torch import Tensor
 
-from ...wan_core.cache import TEXT_WIDTH, LatentCache, text_key
-from ...wan_core.dataset import DEFAULT_NEGATIVE_PROMPT
+from ...wan_core.cache import TEXT_WIDTH, text_key
 from ...wan_core.errors import ConfigError
 from ...wan_core.model import TEXT_LENGTH, LatentSpace
+from . import folders
+from .interrupts import raise_if_cancelled
+from .progress import NodeProgress
 
-_VAE_FILES = {"wan2.1": "wan_2.1_vae.safetensors", "wan2.2": "wan2.2_vae.safetensors"}
+VAE_FILES = {"wan2.1": "wan_2.1_vae.safetensors", "wan2.2": "wan2.2_vae.safetensors"}
 _VAE_CLASSES = {"wan2.1": (wan21.WanVAE, 96), "wan2.2": (wan22.WanVAE, 160)}
 """latent space -> ComfyUI's class of its VAE, and the width of its first layer"""
 _IMAGE_TOKENS = (257, 1280)
@@ -44,12 +46,11 @@ class ComfyVae:
                 channels=channels,
                 needed=space.channels,
                 kind=space.name,
-                vae=_VAE_FILES.get(space.name, space.name),
+                vae=VAE_FILES.get(space.name, space.name),
             )
         if problem := _unlike_wans(vae, space):
             raise ConfigError(
-                f"The VAE {problem}, so its latents do not match the model. Choose "
-                f"{_VAE_FILES[space.name]} in Load VAE."
+                f"The VAE {problem}, so its latents do not match the model. Choose {VAE_FILES[space.name]} in Load VAE."
             )
         self._vae = vae
         self.identity = identity
@@ -167,12 +168,12 @@ _loaded_as: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 """encoder object -> identity of its file at first use"""
 
 
-def encoder_identity(dynprompt: Any, node_id: str, socket: str, loaded: Any, cache: LatentCache) -> str | None:
+def encoder_identity(hidden: Any, socket: str, loaded: Any) -> str | None:
     """Returns the identity of the encoder linked to `socket`; None if that needs the loaded object, and it is None.
 
     Raises ConfigError for a file that was replaced after its loader had read it, because ComfyUI keeps the old object.
     """
-    found = _from_graph(dynprompt, node_id, socket, cache)
+    found = _from_graph(hidden, socket)
     if found is not None:
         if loaded is not None and _loaded_as.setdefault(loaded, found) != found:
             raise ConfigError(
@@ -186,35 +187,56 @@ def encoder_identity(dynprompt: Any, node_id: str, socket: str, loaded: Any, cac
     return _hashed[loaded] if loaded is not None else None
 
 
-def is_linked(dynprompt: Any, node_id: str, socket: str) -> bool:
-    return isinstance(dynprompt.get_node(node_id)["inputs"].get(socket), list)
+def is_linked(hidden: Any, socket: str) -> bool:
+    return isinstance(hidden.dynprompt.get_node(hidden.unique_id)["inputs"].get(socket), list)
 
 
-def _from_graph(dynprompt: Any, node_id: str, socket: str, cache: LatentCache) -> str | None:
-    link = dynprompt.get_node(node_id)["inputs"].get(socket)
-    if not isinstance(link, list):
+def needs_clip(hidden: Any, clip: Any, texts: Iterable[str]) -> bool:
+    """Returns whether the encoder at `clip` must be loaded to encode texts that are not cached."""
+    if clip is not None:
+        return False
+    identity, cache = encoder_identity(hidden, "clip", None), folders.cache()
+    return identity is None or not all(cache.is_sound("text", text_key(text, identity)) for text in texts)
+
+
+def text_keys(hidden: Any, clip: Any, texts: Iterable[str], progress: NodeProgress | None = None) -> dict[str, str]:
+    """Returns text -> cache key, each encoded on a miss. `progress`: shows how many are done."""
+    identity, cache = str(encoder_identity(hidden, "clip", clip)), folders.cache()
+    keys = {text: text_key(text, identity) for text in texts}
+    for done, (text, key) in enumerate(keys.items(), 1):
+        raise_if_cancelled()
+        if not cache.is_sound("text", key):
+            cache.write_text(key, ComfyTextEncoder(clip, identity).encode(text), text[:60] or "the empty prompt")
+        if progress is not None:
+            progress.bar(done, len(keys))
+    return keys
+
+
+_LOADERS = {
+    "VAELoader": ("vae", "vae_name"),
+    "CLIPLoader": ("text_encoders", "clip_name"),
+    "CLIPVisionLoader": ("clip_vision", "clip_name"),
+}
+"""core loader -> its folder of models, and its widget with the file"""
+
+
+def _from_graph(hidden: Any, socket: str) -> str | None:
+    """Returns the digest of the file that a core loader reads; None for an encoder of another node."""
+    link = hidden.dynprompt.get_node(hidden.unique_id)["inputs"].get(socket)
+    node = hidden.dynprompt.get_node(link[0]) if isinstance(link, list) else {"class_type": ""}
+    if node["class_type"] not in _LOADERS:
         return None
-    node = dynprompt.get_node(link[0])
-    inputs = node["inputs"]
-    if node["class_type"] == "VAELoader":
-        return _file_identity("vae", inputs.get("vae_name"), cache)
-    if node["class_type"] == "CLIPLoader":
-        if isinstance(inputs.get("type", "wan"), str) and inputs.get("type", "wan") != "wan":
-            raise ConfigError(
-                "Load CLIP has type {inputs}; Wan needs umt5: set its type to wan.", inputs=inputs["type"]
-            )
-        return _file_identity("text_encoders", inputs.get("clip_name"), cache)
-    if node["class_type"] == "CLIPVisionLoader":
-        return _file_identity("clip_vision", inputs.get("clip_name"), cache)
-    return None
-
-
-def _file_identity(kind: str, name: object, cache: LatentCache) -> str | None:
+    kind, widget = _LOADERS[node["class_type"]]
+    made_for = node["inputs"].get("type", "wan") if kind == "text_encoders" else "wan"
+    if isinstance(made_for, str) and made_for != "wan":
+        raise ConfigError("Load CLIP has type {inputs}; Wan needs umt5: set its type to wan.", inputs=made_for)
+    name = node["inputs"].get(widget)
     path = folder_paths.get_full_path(kind, name) if isinstance(name, str) else None
     if path is None:
         return None
-    digest = cache.files.digest(Path(path), mm.processing_interrupted)
-    cache.files.save()
+    known = folders.cache().files
+    digest = known.digest(Path(path), mm.processing_interrupted)
+    known.save()
     return f"file:{digest}"
 
 
@@ -227,43 +249,7 @@ def _hash_weights(encoder: Any) -> str:
     if patcher.patches:
         digest.update(str(patcher.patches_uuid).encode())
     for name, value in sorted(model.state_dict().items()):
-        mm.throw_exception_if_processing_interrupted()
+        raise_if_cancelled()
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
         digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return f"weights:{digest.hexdigest()}"
-
-
-_PROMPTS = {"empty": "", "negative": DEFAULT_NEGATIVE_PROMPT}
-
-
-def wants_clip(hidden: Any, clip: Any, names: list[str], cache: LatentCache) -> bool:
-    """Returns whether the encoder at `clip` must be loaded to encode the prompts `names` ("empty", "negative")."""
-    if clip is not None or not names or not _is_wired(hidden):
-        return False
-    identity = _identity(hidden, None, cache)
-    return identity is None or not all(cache.is_sound("text", text_key(_PROMPTS[name], identity)) for name in names)
-
-
-def prompt_key(hidden: Any, clip: Any, name: str, cache: LatentCache) -> str:
-    """Returns the cache key of the prompt `name`, which is encoded on a miss. Raises ConfigError without a CLIP."""
-    identity = _identity(hidden, clip, cache)
-    if identity is None:
-        raise ConfigError(
-            "Training also needs the empty and the negative prompt. Connect clip (Load CLIP, umt5_xxl, type wan), "
-            "or both empty and negative (CLIPTextEncode)."
-        )
-    key = text_key(_PROMPTS[name], identity)
-    if not cache.is_sound("text", key):
-        cache.write_text(key, ComfyTextEncoder(clip, identity).encode(_PROMPTS[name]), f"the {name} prompt")
-    return key
-
-
-def _identity(hidden: Any, clip: Any, cache: LatentCache) -> str | None:
-    """Returns the identity of the linked CLIP; None without a link, or if `encoder_identity` is None."""
-    if not _is_wired(hidden):
-        return None
-    return encoder_identity(hidden.dynprompt, hidden.unique_id, "clip", clip, cache)
-
-
-def _is_wired(hidden: Any) -> bool:
-    return is_linked(hidden.dynprompt, hidden.unique_id, "clip")

@@ -14,8 +14,6 @@ from ...wan_core.checkpoint import WanVariant
 from ...wan_core.load import ModelPlan
 from ...wan_core.lora import LoraConfig
 
-CATEGORY = "Wan Trainer"
-
 WanTrainModel = io.Custom("WAN_TRAIN_MODEL")
 WanDataset = io.Custom("WAN_DATASET")
 WanDatasetSettingsType = io.Custom("WAN_DATASET_SETTINGS")
@@ -62,8 +60,8 @@ class CacheHandle:
 class SettingsHandle:
     """A WAN_SETTINGS: settings of TrainConfig by name, and the LoRA settings without a widget on TrainLoRA."""
 
-    train: tuple[tuple[str, object], ...]
-    lora: LoraConfig
+    train: tuple[tuple[str, object], ...] = ()
+    lora: LoraConfig = LoraConfig()
     swept: tuple[tuple[str, object], ...] = ()
     """settings of a sweep, which override the widgets of TrainLoRA too"""
 
@@ -72,18 +70,12 @@ class SettingsHandle:
         words = [f"{key}_{value:g}" if isinstance(value, float) else f"{key}_{value}" for key, value in self.swept]
         return "_".join([name, *(word.replace("+", "") for word in words)])  # 1e+06 becomes 1e06
 
-    def __repr__(self) -> str:
-        return f"<training settings, batch_size {dict(self.train).get('batch_size')}>"
-
 
 @dataclass(frozen=True)
 class DatasetSettingsHandle:
     """A WAN_DATASET_SETTINGS: settings of DatasetConfig by name, without a widget on WanVideoDataset."""
 
     values: tuple[tuple[str, Any], ...]
-
-    def __repr__(self) -> str:
-        return f"<dataset settings, {dict(self.values).get('frame_extraction', 'head')}>"
 
 
 @dataclass(frozen=True)

@@ -2,27 +2,23 @@
 
 ComfyUI converts these values before it calls a node. Where that fails, it drops the node and the nodes after it, runs
 the other outputs, and reports success, although nothing was trained. Such a value is therefore replaced by a number far
-outside of every range, and the node names the original value when it runs.
+outside of every range, which the node refuses when it runs.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, cast
 
 from ...wan_core.errors import ConfigError
 
 _KINDS = {"INT": int, "FLOAT": float}
-_FIRST = -(10**15)
+_STAND_IN = -(10**15)
 """integer far below the minimum of any widget, which a float represents exactly"""
-_KEPT = 1000
-_texts: OrderedDict[int, str] = OrderedDict()
-"""stand-in number -> original value"""
 
 
 def with_readable_numbers(body: Any, schemas: Mapping[str, Any]) -> Any:
-    """Returns the body of POST /prompt with stand-in numbers for values that are no numbers, in nodes of `schemas`."""
+    """Returns the body of POST /prompt with `_STAND_IN` for values that are no numbers, in nodes of `schemas`."""
     prompt = cast("dict[str, Any]", body).get("prompt") if isinstance(body, dict) else None
     for node in prompt.values() if isinstance(prompt, dict) else ():
         kind = schemas.get(str(node.get("class_type"))) if isinstance(node, dict) else None
@@ -32,15 +28,15 @@ def with_readable_numbers(body: Any, schemas: Mapping[str, Any]) -> Any:
             for name, said in {**known.get("required", {}), **known.get("optional", {})}.items():
                 number = _KINDS.get(said[0]) if isinstance(said[0], str) else None
                 if number is not None and name in inputs and not _is_readable(inputs[name], number):
-                    inputs[name] = number(_stand_in(inputs[name]))
+                    inputs[name] = number(_STAND_IN)
     return body
 
 
 def check_readable(widgets: Mapping[str, Any]) -> None:
-    """Raises ConfigError for a stand-in, naming the original value."""
+    """Raises ConfigError for a stand-in."""
     for name, value in widgets.items():
-        if isinstance(value, int | float) and (text := _texts.get(cast("int", value))) is not None:
-            raise ConfigError(f'{name} is "{text}"; it must be a number.')
+        if isinstance(value, int | float) and value == _STAND_IN:
+            raise ConfigError(f"{name} is not a number. Set it to one.")
 
 
 def _is_readable(value: Any, number: type[int] | type[float]) -> bool:
@@ -51,14 +47,3 @@ def _is_readable(value: Any, number: type[int] | type[float]) -> bool:
     except (TypeError, ValueError, OverflowError):
         return isinstance(value, dict)  # ComfyUI's own form of a wrapped value
     return True
-
-
-def _stand_in(value: Any) -> int:
-    text = str(value)[:200]
-    number = next((number for number, known in _texts.items() if known == text), None)
-    if number is None:
-        number = min(_texts, default=_FIRST + 1) - 1
-        _texts[number] = text
-        while len(_texts) > _KEPT:
-            _texts.popitem(last=False)
-    return number

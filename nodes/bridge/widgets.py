@@ -9,10 +9,10 @@ COMBO. Widgets are therefore declared optional, and checked by `one_of` and `che
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, TypeVar
 
 from comfy_api.latest import io
 
@@ -20,6 +20,7 @@ from ...wan_core.config import Config, Setting, names_on_nodes, nearest, setting
 from ...wan_core.errors import ConfigError
 from ...wan_core.words import filled
 
+Number = TypeVar("Number", int, float)
 _MODEL_WORD = re.compile(r"[a-z]*2v|vace|fun|animate|camera|control|high|low|\d+(?:[._]\d+)?b|2[._][12]|\d{3}p")
 """parts of a file name that say which Wan model a file holds"""
 
@@ -31,6 +32,11 @@ def widget(config: type[Config], name: str, **own: Any) -> io.Input:
     if known.group:  # the page shows it by the button of this group
         made.extra_dict["wan_group"] = known.group
     return made
+
+
+def widgets(config: type[Config], names: str) -> list[io.Input]:
+    """Returns the widgets of settings. `names`: separated by spaces."""
+    return [widget(config, name) for name in names.split()]
 
 
 def _shown(known: Setting, name: str, **own: Any) -> io.Input:
@@ -84,6 +90,11 @@ def number(
     return io.Float.Input(
         name, optional=True, default=default, min=low, max=high, step=step, round=1e-9, tooltip=tooltip, **more
     )
+
+
+def strength_input(name: str, tooltip: str, **more: Any) -> io.Input:
+    """Returns the strength of a LoRA."""
+    return number(name, 1.0, -100.0, 100.0, tooltip, **more)
 
 
 def text(name: str, default: str, tooltip: str, multiline: bool = False, placeholder: str = "") -> io.Input:
@@ -152,14 +163,19 @@ def _model_words(name: str) -> set[str]:
     return {word.replace("_", ".") for word in _MODEL_WORD.findall(name.lower())}
 
 
-def comfyui_checks_menus() -> bool:
-    """Returns whether the running ComfyUI checks menus before it calls a node (0.10 and later)."""
-    return "search_aliases" in {field.name for field in fields(io.Schema)}
+def in_menu(words: str) -> dict[str, Any]:
+    """Returns keywords of `io.Schema` for the menu, and for the page's search from words with commas (ComfyUI 0.10)."""
+    known = {field.name for field in fields(io.Schema)}
+    aliases = {"search_aliases": words.split(", ")} if "search_aliases" in known else {}
+    return {"category": "Wan Trainer", **aliases}
 
 
-def searched_as(*words: str) -> dict[str, Any]:
-    """Returns keywords of `io.Schema` for the page's search; {} before ComfyUI 0.10."""
-    return {"search_aliases": list(words)} if comfyui_checks_menus() else {}
+def numbers_of(name: str, text: str, kind: Callable[[str], Number], what: str, example: str) -> tuple[Number, ...]:
+    """Returns the numbers of a text. Raises ConfigError for another text. `what`: of what it is a list."""
+    try:
+        return tuple(kind(part) for part in text.replace(",", " ").split())
+    except ValueError as error:
+        raise ConfigError(f'{name} "{text[:100]}" is not a list of {what}. Example: {example}') from error
 
 
 def widget_values(node: type[io.ComfyNode]) -> dict[str, Any]:

@@ -108,8 +108,6 @@ def without_noise(text: str) -> list[str]:
 
 _EVERY_S = 2.0
 _GIB = 1 << 30
-_JUST_STARTED = 64 << 20
-"""bytes below which a Python process has not yet imported its libraries"""
 _SHORT = 0.1
 """free share of host memory below which the system may have killed the process"""
 
@@ -140,12 +138,8 @@ class HostWatch:
             free, total = host_bytes(), host_total()
             if held and free is not None and total:
                 self.was_full = free < _SHORT * total
-                free_now = f"{free / _GIB:.1f} of {total / _GIB:.1f} GiB"
-                if held > _JUST_STARTED:
-                    self.in_words = filled(
-                        "it used {held} GiB, and {free} were free at the last measurement",
-                        held=f"{held / _GIB:.1f}",
-                        free=free_now,
-                    )
-                else:
-                    self.in_words = filled("{free} were free at the last measurement", free=free_now)
+                self.in_words = filled(
+                    "it used {held} GiB, and {free} were free at the last measurement",
+                    held=f"{held / _GIB:.1f}",
+                    free=f"{free / _GIB:.1f} of {total / _GIB:.1f} GiB",
+                )

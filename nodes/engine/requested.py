@@ -54,8 +54,21 @@ class RequestedTraining:
         config = self.preview
         if config is None or config.preview_size != AS_TEMPLATE or not self.train.preview_every_n_steps:
             return config
+        frames: list[int] = []
         try:
-            return self._sized(config, clips)
+            variant = self.job(self.train.experts[0], clips).file.variant
+            pictured = bool(config.start_image or config.end_image)
+            starts = self.train.first_frame_conditioning_p >= 1
+            wanted = sized_as_template(config, variant)
+            if wanted == config or not is_free_of_clips(variant, pictured=pictured, starts_from_clip=starts):
+                return config
+            for expert in self.train.experts:
+                job = replace(replace(self, preview=wanted).job(expert, clips), preview_gives_way=True)
+                plan = plan_here(job, idle_bytes())
+                found = plan and plan.job.preview
+                if not found or not job.preview or found.latent_height != job.preview.latent_height:
+                    return config  # no frame of that size fits
+                frames.append(found.latent_frames)
         except WanTrainerError:
             raise
         except Exception:
@@ -63,23 +76,6 @@ class RequestedTraining:
                 "the largest size of previews could not be predicted: previews have the size of the first clip"
             )
             return config
-
-    def _sized(self, config: SampleConfig, clips: CacheSet) -> SampleConfig:
-        variant = self.job(self.train.experts[0], clips).file.variant
-        pictured = bool(config.start_image or config.end_image)
-        starts = self.train.first_frame_conditioning_p >= 1
-        wanted = sized_as_template(config, variant)
-        if wanted == config or not is_free_of_clips(variant, pictured=pictured, starts_from_clip=starts):
-            return config
-        requested = replace(self, preview=wanted)
-        jobs = [replace(requested.job(expert, clips), preview_gives_way=True) for expert in self.train.experts]
-        frames: list[int] = []
-        for job in jobs:
-            plan = plan_here(job, idle_bytes())
-            found = plan and plan.job.preview
-            if not found or not job.preview or found.latent_height != job.preview.latent_height:
-                return config  # no frame of that size fits
-            frames.append(found.latent_frames)
         return replace(wanted, num_frames=variant.num_frames(min(frames)))
 
     def job(self, expert: str, clips: CacheSet) -> Workload:

@@ -22,15 +22,7 @@ from ...wan_core.errors import HELD_ELSEWHERE, RESUME, failure, host_helps
 from ...wan_core.events import Event, Failed, Finished, StepDone, parse_event
 from ...wan_core.files import FileError, is_held, open_append
 from ...wan_core.words import filled
-from .process import (
-    NEXT_LOG,
-    HostWatch,
-    log_tail,
-    signal_tree,
-    start_process,
-    without_noise,
-    worker_environment,
-)
+from .process import NEXT_LOG, HostWatch, log_tail, signal_tree, start_process, without_noise, worker_environment
 
 _LOG_TAIL_BYTES = 4000
 _KILLED_WHEN_FULL = (
@@ -68,11 +60,8 @@ class Ending:
     finished: Finished | None
     failed: Failed | None
     log_tail: str
-    memory: str = ""
-    """last measurement of host memory: "it held 3.1 GiB ..."; "" if it could not be measured"""
-    was_full: bool = True
-    """whether host memory was nearly full at that time; also True if it could not be measured"""
-    held: str = ""
+    watch: HostWatch
+    held: str
     """host memory that ComfyUI holds: "9.4 GiB (WanTEModel 6.7 ...)"; "" for little or an unknown amount"""
 
     def sentence(self) -> str:
@@ -80,10 +69,11 @@ class Ending:
         if self.failed is not None:
             return self.failed.message
         if self.exit_code in _KILLED:
-            seen = self.memory or "the memory in use is not known"
-            what = _KILLED_WHEN_FULL if self.was_full else _KILLED_WITH_ROOM
-            helps = host_helps(self.held)
-            return failure(filled(what, reason=seen), helps=helps, if_again=not self.was_full, closing=RESUME)
+            what = filled(
+                _KILLED_WHEN_FULL if self.watch.was_full else _KILLED_WITH_ROOM,
+                reason=self.watch.in_words or "the memory in use is not known",
+            )
+            return failure(what, helps=host_helps(self.held), if_again=not self.watch.was_full, closing=RESUME)
         last = " ".join(" ".join(without_noise(self.log_tail)).split())[-300:]
         what = filled(
             "The training process ended unexpectedly (exit code {code}; its log ends with: {log}).",
@@ -154,8 +144,7 @@ class Worker:
         """Calls `on_event` for every event until the end. Cancel stops the process, a second press kills it."""
         stop = _Stopping(self, patience or Patience())
         watch = HostWatch(self.process.pid)
-        finished: Finished | None = None
-        failed: Failed | None = None
+        finished, failed = None, None
         while True:
             for event in self.events(stop.patience.poll_s):
                 if isinstance(event, Finished):
@@ -171,16 +160,14 @@ class Worker:
                 stop.press()
             stop.tick()
             watch.look()
-            if self.process.poll() is not None and not self._reader.is_alive() and self._events.empty():
-                break
-            if self.process.poll() is not None and not stop.wait_for_reader():
+            has_ended = self.process.poll() is not None
+            is_read = not self._reader.is_alive() and self._events.empty()
+            if has_ended and (is_read or not stop.wait_for_reader()):
                 break
         tail = self.log_tail()
         self._note_end(finished or failed)
-        return Ending(
-            *(self.process.returncode, stop.pressed, stop.killed, finished, failed, tail),
-            *(watch.in_words, watch.was_full, self._held),
-        )
+        code = self.process.returncode
+        return Ending(code, stop.pressed, stop.killed, finished, failed, tail, watch, self._held)
 
     def log_tail(self) -> str:
         """Returns the last lines that this process wrote into the log."""
@@ -195,10 +182,6 @@ class Worker:
         with contextlib.suppress(OSError, FileError), open_append(self._log) as log:
             when = datetime.now().isoformat(" ", "milliseconds").replace(".", ",")
             log.write(f"{when} INFO wan_trainer: the training process {how} without a final message\n".encode())
-
-    def terminate(self) -> None:
-        """Send SIGTERM to the process and its children; on Windows kill them."""
-        signal_tree(self.process, force=False)
 
     def kill(self) -> None:
         """Kill the process and its children, and wait for its end."""
@@ -221,11 +204,8 @@ class _Stopping:
 
     def __init__(self, worker: Worker, patience: Patience) -> None:
         self.worker, self.patience = worker, patience
-        self.pressed = self.killed = False
-        self.step_s = 0.0
-        self._deadline = 0.0
-        self._terminated = False
-        self._reader_deadline = 0.0
+        self.pressed = self.killed = self._terminated = False
+        self.step_s = self._deadline = self._reader_deadline = 0.0
 
     def press(self) -> None:
         if self.pressed:
@@ -244,7 +224,7 @@ class _Stopping:
             return
         self._terminated = True
         self._deadline = time.monotonic() + self.patience.terminate_s
-        self.worker.terminate()
+        signal_tree(self.worker.process, force=False)
 
     def wait_for_reader(self) -> bool:
         """Returns whether to wait for the last lines of an ended process, at most five seconds."""

@@ -9,6 +9,7 @@ import functools
 import socket
 import sys
 from collections.abc import Mapping
+from typing import Any
 
 from comfy_api.latest import io
 
@@ -25,13 +26,13 @@ from .answers import Doors
 from .handlers import RunRoutes
 from .plan import Planner
 from .scans import CacheRoutes, ScanRoutes
-from .standing import Standing
+from .standing import run_ahead
 
 __all__ = ["register_routes"]
 
 _log = logger(__name__)
 
-_MARK = "wan_trainer_routes"
+_MARK, _TRAINER = "wan_trainer_routes", "TrainLoRA"
 
 
 def register_routes(taken: TakenIds, nodes: Mapping[str, type[io.ComfyNode]]) -> bool:
@@ -44,36 +45,31 @@ def register_routes(taken: TakenIds, nodes: Mapping[str, type[io.ComfyNode]]) ->
     if server is None or hasattr(server, _MARK):
         return False
     ahead = Ahead(nodes)
-    standing = Standing(ahead, folders.runs_folder, folders.publish_folder, LIVE)
-    planner = Planner(ahead, standing.answer)
+    planner = Planner(ahead, functools.partial(run_ahead, ahead))
     routes = RunRoutes(folders.runs_folder, folders.publish_folder, _known_hosts, LIVE, taken.by_pack, planner)
     doors = Doors(_known_hosts)
     cached = CacheRoutes(doors, folders.cache, folders.runs_folder)
     for method, path, handler in (*routes.table(), *ScanRoutes(doors, SCANS).table(), *cached.table()):
         getattr(server.routes, method.lower())(path)(handler)
-    server.add_on_prompt_handler(lambda body: with_readable_numbers(body, _checking(nodes, taken)))
+
+    def checked(body: Any) -> Any:
+        """Train Wan LoRA checks numbers itself, by each of its ids."""
+        ids = [PREFIX + _TRAINER, *([] if _TRAINER in taken.by_pack() else [_TRAINER])]
+        return with_readable_numbers(body, dict.fromkeys(ids, nodes[_TRAINER]))
+
+    server.add_on_prompt_handler(checked)
     server.app.on_startup.append(taken.log_taken)  # the server starts after every pack is loaded
     setattr(server, _MARK, routes)
     return True
 
 
-def _checking(nodes: Mapping[str, type[io.ComfyNode]], taken: TakenIds) -> dict[str, type[io.ComfyNode]]:
-    """Returns id -> class of nodes that check numbers themselves, for each of their registered ids."""
-    node_id = "TrainLoRA"
-    ids = [PREFIX + node_id] if node_id in taken.by_pack() else [node_id, PREFIX + node_id]
-    return dict.fromkeys(ids, nodes[node_id])
-
-
-@functools.lru_cache(maxsize=16)
-def _warn(text: str) -> None:
-    """Log a warning once."""
-    _log.warning(text)
+_warn = functools.lru_cache(maxsize=16)(_log.warning)  # once for each text
 
 
 def _known_hosts() -> list[str]:
     """Returns the names of this server: those in hosts.json, which only the user edits, and the computer's name."""
     own = socket.gethostname()
-    file = folders.user_hosts_file()
+    file = folders.user_file("hosts.json")
     try:
         listed = read_json(file) if file.exists() else []
     except (WanTrainerError, OSError) as error:

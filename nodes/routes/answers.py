@@ -86,10 +86,8 @@ def answering(handler: Handler) -> Handler:
             return as_json({"error": refusal.sentence}, refusal.status)
         except WanTrainerError as error:
             return as_json({"error": scrubbed(str(error))}, 409)
-        except ConnectionError:
-            raise  # the client closed the connection
-        except web.HTTPException:
-            raise  # a response of aiohttp
+        except (ConnectionError, web.HTTPException):
+            raise  # the client closed the connection, or a response of aiohttp
         except OSError as error:
             return as_json({"error": scrubbed(await in_thread(disk_sentence, error))}, 409)
         except Exception as error:  # a bug of this pack; the page says so

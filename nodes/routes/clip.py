@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import BinaryIO
@@ -15,21 +16,6 @@ from .guard import Refused
 
 _BLOCK_BYTES = 1 << 18
 _NO_SAMPLE = "There is no such sample."
-
-
-def _part_of(wanted: slice, size: int) -> range | None:
-    """Returns the bytes of a Range header in a file of `size` bytes; None: the complete file.
-
-    `wanted`: as aiohttp parses it: (None, None), (first, end), (first, None) or (-last bytes, None). Raises
-    Refused(416) for an empty range.
-    """
-    if wanted.start is None and wanted.stop is None:
-        return None
-    first = wanted.start or 0
-    part = range(max(0, size + first) if first < 0 else first, min(size, wanted.stop or size))
-    if not part:
-        raise Refused(416, f"The clip has {size} bytes.")
-    return part
 
 
 async def send_clip(
@@ -51,27 +37,21 @@ async def send_file(
     """Streams an open file, and closes it."""
     with source:
         size = os.fstat(source.fileno()).st_size
-        try:
-            part = _part_of(request.http_range, size)
-        except ValueError:
-            part = None  # RFC 9110 lets a server ignore an unknown range unit
-        wanted = range(size) if part is None else part
-        response = web.StreamResponse(
-            status=200 if part is None else 206, headers={**headers, "Accept-Ranges": "bytes"}
-        )
-        response.content_type, response.content_length = media_type, len(wanted)
-        if part is not None:
+        wanted = slice(None)
+        with contextlib.suppress(ValueError):  # RFC 9110 lets a server ignore an unknown range unit
+            wanted = request.http_range
+        part, is_part = range(size)[wanted], (wanted.start, wanted.stop) != (None, None)
+        if is_part and not part:
+            raise Refused(416, f"The clip has {size} bytes.")
+        response = web.StreamResponse(status=206 if is_part else 200, headers={**headers, "Accept-Ranges": "bytes"})
+        response.content_type, response.content_length = media_type, len(part)
+        if is_part:
             response.headers["Content-Range"] = f"bytes {part.start}-{part.stop - 1}/{size}"
         await response.prepare(request)
-        if request.method != "HEAD":
-            await _copy(source, wanted, response)
+        source.seek(part.start)
+        left = 0 if request.method == "HEAD" else len(part)
+        while left and (block := await in_thread(source.read, min(left, _BLOCK_BYTES))):
+            left -= len(block)
+            await response.write(block)
         await response.write_eof()
     return response
-
-
-async def _copy(source: BinaryIO, part: range, response: web.StreamResponse) -> None:
-    source.seek(part.start)
-    left = len(part)
-    while left and (block := await in_thread(source.read, min(left, _BLOCK_BYTES))):
-        left -= len(block)
-        await response.write(block)

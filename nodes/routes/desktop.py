@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
 from .guard import Refused
@@ -23,9 +24,6 @@ def open_folder(folder: Path) -> None:
     shown = sys.platform == "darwin" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
     if command is None or not shown:
         raise Refused(409, _NO_DESKTOP)
-    threading.Thread(target=_run, args=(command, folder), daemon=True, name="wan-trainer-open").start()
-
-
-def _run(command: str, folder: Path) -> None:
-    quiet = subprocess.DEVNULL
-    subprocess.run([command, str(folder)], stdin=quiet, stdout=quiet, stderr=quiet, check=False)
+    quiet = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+    run = partial(subprocess.run, [command, str(folder)], check=False, **quiet)
+    threading.Thread(target=run, daemon=True, name="wan-trainer-open").start()

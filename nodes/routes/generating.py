@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,23 +11,14 @@ from ...wan_core.dataset import DEFAULT_NEGATIVE_PROMPT
 from ...wan_core.errors import ConfigError, WanTrainerError
 from ...wan_core.families import FIRST_LATENT, family_called
 from ...wan_core.files import confine, read_json
-from ...wan_core.job import (
-    Generation,
-    RunConfig,
-    api_form,
-    can_generate,
-    canvas_form,
-    input_node,
-    note_lines,
-    read_run,
-)
+from ...wan_core.job import Generation, RunConfig, api_form, can_generate, canvas_form, input_node, note_lines, read_run
 from ...wan_core.sampler import SampleConfig, steps_above
 from ...wan_core.train import EXPERTS
 from ..bridge import folders
+from ..bridge.sockets import VAE_FILES
 from ..runs.scrub import scrubbed
 from .recorded import Data
 
-_VAES = {"wan2.1": "wan_2.1_vae.safetensors", "wan2.2": "wan2.2_vae.safetensors"}
 _TEXT_ENCODER = {"clip_name": "umt5_xxl_fp8_e4m3fn_scaled.safetensors", "type": "wan", "device": "default"}
 _WIDGETS = {"VAELoader": ("vae_name",), "CLIPLoader": ("clip_name", "type", "device"), "LoadImage": ("image",)}
 """core node -> its widgets, for workflows of older pages, which lack these names"""
@@ -55,14 +47,18 @@ def _generation(directory: Path, config: RunConfig, about: Data) -> Generation:
     common = config.preview or SampleConfig()
     preview = common.of_prompt(0) if common.prompts else common
     models, guessed = _models(config, variant)
-    width, height, frames, caption = _first_clip(config, template.size)
-    sampling, workflow = preview.resolved(template, width * height), _workflow(directory)
+    width, height, frames, caption, workflow = *template.size, "", None
+    with suppress(WanTrainerError, OSError, IndexError):  # its cache may be deleted
+        item = folders.cache().read_set(config.data.fingerprint).items[0]
+        width, height, frames, caption = item.width, item.height, item.num_frames, item.caption
+    with suppress(WanTrainerError, OSError):  # scrubbed again, as a run folder may come from another machine
+        workflow = scrubbed(read_json(confine(directory, "workflow.json", "workflow")))
+    sampling = preview.resolved(template, width * height)
     shown = [sample["text"] for sample in about["samples"] if not sample["rendering"] and sample["prompt"] == 0]
     trigger = next((use["trigger"] for use in about["use"] if use.get("trigger")), "")
     prompt = next((text for text in (*preview.prompts[:1], *shown[-1:], caption) if text), trigger)
     negative = DEFAULT_NEGATIVE_PROMPT if preview.negative_prompt is None else preview.negative_prompt
     boundary = family.pair.boundary if family.pair and len(models) > 1 else 0.0
-    is_22 = family.latents == "wan2.2"
     context = config.data.context_streams > 0
     node = input_node(variant, context=context)
     pictured = bool(node.image) if node else family.starts_from == FIRST_LATENT and bool(preview.start_image)
@@ -77,7 +73,7 @@ def _generation(directory: Path, config: RunConfig, about: Data) -> Generation:
         sampling=sampling,
         seed=preview.seed,
         high_steps=steps_above(sampling, boundary),
-        vae=_loader(workflow, "VAE") or ("VAELoader", {"vae_name": _VAES["wan2.2" if is_22 else "wan2.1"]}),
+        vae=_loader(workflow, "VAE") or ("VAELoader", {"vae_name": VAE_FILES.get(family.latents, VAE_FILES["wan2.1"])}),
         clip=_loader(workflow, "CLIP") or ("CLIPLoader", dict(_TEXT_ENCODER)),
         picture=str((_loader(workflow, "IMAGE") or ("", {}))[1].get("image", "example.png")) if pictured else "",
         context=context,
@@ -109,22 +105,6 @@ def _loras(use: list[Data], preview: SampleConfig, model: str, index: int) -> tu
         (one.low_noise_file, one.low_noise_strength) if index else (one.file, one.strength) for one in preview.loras
     ]
     return (*own, *((file.partition(":")[2], strength) for file, strength in theirs if file))
-
-
-def _first_clip(config: RunConfig, size: tuple[int, int, int]) -> tuple[int, int, int, str]:
-    """Returns width, height, frames and caption of the run's first clip; `size` if its cache was deleted."""
-    try:
-        item = folders.cache().read_set(config.data.fingerprint).items[0]
-    except (WanTrainerError, OSError, IndexError):
-        return (*size, "")
-    return item.width, item.height, item.num_frames, item.caption
-
-
-def _workflow(directory: Path) -> Any:
-    try:  # scrubbed again, as a run folder may come from another machine
-        return scrubbed(read_json(confine(directory, "workflow.json", "workflow")))
-    except (WanTrainerError, OSError):
-        return None
 
 
 def _loader(workflow: Any, kind: str) -> tuple[str, dict[str, Any]] | None:

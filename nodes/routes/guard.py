@@ -7,6 +7,7 @@ reaches this server under its own name (DNS rebinding).
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import json
 import re
@@ -64,18 +65,12 @@ def read_body(body: bytes) -> dict[str, Any]:
 
 def check_local(remote: str | None, headers: Mapping[str, str]) -> None:
     """Raises Refused(403) unless the request comes from this computer, and not through a proxy on it."""
-    if not _is_this_computer(remote or "") or any(name in headers for name in _PROXY_HEADERS):
+    here = False
+    with contextlib.suppress(ValueError):
+        address = ipaddress.ip_address(remote or "")
+        here = (getattr(address, "ipv4_mapped", None) or address).is_loopback
+    if not here or any(name in headers for name in _PROXY_HEADERS):
         raise Refused(403, "A folder opens on the server's own screen, so only a browser on that computer may open it.")
-
-
-def _is_this_computer(remote: str) -> bool:
-    try:
-        address = ipaddress.ip_address(remote)
-    except ValueError:
-        return False
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
-    return address.is_loopback
 
 
 def _one(headers: Headers, name: str) -> str:
@@ -95,16 +90,13 @@ def check_host(headers: Headers, known_hosts: Collection[str] = ()) -> None:
     # *.localhost always means this computer, without DNS (RFC 6761).
     if name == "localhost" or name.endswith(".localhost") or name in {known.lower() for known in known_hosts}:
         return
-    try:
+    with contextlib.suppress(ValueError):
         ipaddress.ip_address(name)
-    except ValueError:
-        raise Refused(403, _unknown(name)) from None
-
-
-def _unknown(name: str) -> str:
+        return
     if not _HOST_NAME.fullmatch(name):
-        return "This server does not recognise the address that was used. Open ComfyUI by its address."
-    return filled(
+        raise Refused(403, "This server does not recognise the address that was used. Open ComfyUI by its address.")
+    raise Refused(
+        403,
         "This server does not recognise {name} as its address. Open ComfyUI by its address, or add {json} to "
         "wan_trainer/hosts.json in its user folder (and keep the names that are in it).",
         name=name,
@@ -114,13 +106,12 @@ def _unknown(name: str) -> str:
 
 def _check_origin(headers: Headers, host: str) -> None:
     origins = headers.getall("Origin", [])
-    for origin in origins:
-        scheme = origin.partition("://")[0].lower()
-        port = _PORTS.get(scheme)
-        same = port is not None and _place(origin.partition("://")[2], port) == _place(host, port)
-        if not same or len(origins) > 1:
-            raise Refused(403, "The request comes from a page of another site.")
-    if any(site.lower() not in ("same-origin", "none") for site in headers.getall("Sec-Fetch-Site", [])):
+    same = len(origins) < 2
+    for scheme, _, place in (origin.partition("://") for origin in origins):
+        port = _PORTS.get(scheme.lower())
+        same = same and port is not None and _place(place, port) == _place(host, port)
+    sites = {site.lower() for site in headers.getall("Sec-Fetch-Site", [])}
+    if not same or not sites <= {"same-origin", "none"}:
         raise Refused(403, "The request comes from a page of another site.")
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections import OrderedDict
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +39,6 @@ _PACK = "{pack}" if set("{}") & set(_FOLDER) else _FOLDER
 """the folder's literal name, because aiohttp prefers ComfyUI's route of the pack's files to a route with a variable"""
 _HELP = f"/extensions/{_PACK}/docs/{PREFIX}{{page:[A-Za-z0-9]+(?:/[A-Za-z-]+)?[.]md}}"
 """the address of the help of a node under its second id"""
-_OPEN_FILES = 64
 _LOG_BYTES, _LOG_LINES = 32 << 10, 200
 _LONGEST_PLAIN = 16
 """characters of a text that needs no scrubbing; every secret is longer"""
@@ -65,7 +63,6 @@ class RunRoutes:
     taken_ids: Callable[[], dict[str, str]] = dict
     """short ids of our nodes that other packs use -> pack"""
     planner: Planner | None = None
-    _pages: OrderedDict[Path, MetricsPages] = field(default_factory=OrderedDict[Path, MetricsPages])
 
     @property
     def _doors(self) -> Doors:
@@ -77,13 +74,13 @@ class RunRoutes:
             "/wan_trainer/ids": self.ids,
             _HELP: self.help_page,
             "/wan_trainer/runs": self.all_runs,
-            run: self.detail,
             f"{run}/metrics": self.metrics,
-            f"{run}/bytes": self.bytes,
-            f"{run}/log": self.log,
             f"{run}/samples/{{sample}}": self.sample,
-            f"{run}/workflow": self.workflow,
             f"{run}/generate": self.generate,
+            run: self._reader(self._detail),
+            f"{run}/bytes": self._reader(lambda directory: {"version": 1, "bytes": bytes_of_run(directory)}),
+            f"{run}/log": self._reader(_log_of),
+            f"{run}/workflow": self._reader(_workflow_of),
         }
         changes: dict[str, Handler] = {
             **{f"{run}/{button}": functools.partial(self.press, button=button) for button in BUTTONS},
@@ -111,52 +108,31 @@ class RunRoutes:
         found = await in_thread(lambda: all_summaries(self.runs(), self.live, self.loras()))
         return as_json({"version": 1, **found})
 
-    async def detail(self, request: web.Request) -> web.StreamResponse:
-        directory = await self._find(request)
-        live, loras = self.live.get(directory.name), self.loras()
-        return as_json(await _reading(directory, lambda: detail(directory, live, loras)))
+    def _reader(self, read: Callable[[Path], dict[str, Any]]) -> Handler:
+        """Returns a handler that answers with `read(the run's folder)`."""
+
+        async def answer(request: web.Request) -> web.StreamResponse:
+            return as_json(await _reading(await self._find(request), read))
+
+        return answer
+
+    def _detail(self, directory: Path) -> dict[str, Any]:
+        return detail(directory, self.live.get(directory.name), self.loras())
 
     async def metrics(self, request: web.Request) -> web.StreamResponse:
         line = line_number(request.query.get("since", "0"))
-        pages = self._pages_of(await self._find(request))
+        pages = _pages_of(await self._find(request))
         return as_json_text(await in_thread(_page_text, pages, line, "thin" in request.query))
-
-    async def log(self, request: web.Request) -> web.StreamResponse:
-        """Returns the end of log.txt, without paths."""
-        directory = await self._find(request)
-
-        def read() -> str:
-            lines = without_noise(log_tail(directory / "log.txt", _LOG_BYTES))
-            return "\n".join(scrubbed(line) for line in lines[-_LOG_LINES:])
-
-        return as_json({"version": 1, "text": await in_thread(read)})
-
-    async def bytes(self, request: web.Request) -> web.StreamResponse:
-        directory = await self._find(request)
-        return as_json({"version": 1, "bytes": await in_thread(bytes_of_run, directory)})
 
     async def sample(self, request: web.Request) -> web.StreamResponse:
         directory = await self._find(request)
         sample = await in_thread(find_sample, directory, request.match_info["sample"])
         return await send_clip(request, directory, sample, HEADERS)
 
-    async def workflow(self, request: web.Request) -> web.StreamResponse:
-        directory = await self._find(request)
-
-        def read() -> Any:
-            file = confine(directory, "workflow.json", "workflow")
-            if not file.is_file():
-                raise Refused(404, "This run has no workflow, because it was not started from ComfyUI.")
-            return scrubbed(read_json(file))  # a run folder may come from another machine
-
-        return as_json(await _reading(directory, read))
-
     async def generate(self, request: web.Request) -> web.StreamResponse:
         """Returns a graph that generates with the run's LoRA; with `?api` for POST /prompt."""
-        directory = await self._find(request)
-        live, loras, api = self.live.get(directory.name), self.loras(), "api" in request.query
-        found = await _reading(directory, lambda: generating_graph(directory, detail(directory, live, loras), api=api))
-        return as_json(found)
+        api = "api" in request.query
+        return await self._reader(lambda run: generating_graph(run, self._detail(run), api=api))(request)
 
     async def press(self, request: web.Request, button: str) -> web.StreamResponse:
         await self._doors.change(request)
@@ -212,21 +188,29 @@ class RunRoutes:
     async def _find(self, request: web.Request) -> Path:
         return await in_thread(find_run, self.runs(), request.match_info["run"])
 
-    def _pages_of(self, directory: Path) -> MetricsPages:
-        path = directory / "metrics.jsonl"
-        if path not in self._pages:
-            self._pages[path] = MetricsPages(path)
-        pages = self._pages[path]
-        self._pages.move_to_end(path)
-        while len(self._pages) > _OPEN_FILES:
-            self._pages.popitem(last=False)
-        return pages
+
+@functools.lru_cache(maxsize=64)
+def _pages_of(directory: Path) -> MetricsPages:
+    return MetricsPages(directory / "metrics.jsonl")
 
 
-async def _reading(directory: Path, read: Callable[[], Any]) -> Any:
-    """Returns `read()`, computed in a thread. Raises Refused(409) for damaged files of a run."""
+def _log_of(directory: Path) -> dict[str, Any]:
+    """Returns the end of log.txt, without paths."""
+    lines = without_noise(log_tail(directory / "log.txt", _LOG_BYTES))[-_LOG_LINES:]
+    return {"version": 1, "text": "\n".join(scrubbed(line) for line in lines)}
+
+
+def _workflow_of(directory: Path) -> dict[str, Any]:
+    file = confine(directory, "workflow.json", "workflow")
+    if not file.is_file():
+        raise Refused(404, "This run has no workflow, because it was not started from ComfyUI.")
+    return scrubbed(read_json(file))  # a run folder may come from another machine
+
+
+async def _reading(directory: Path, read: Callable[[Path], Any]) -> Any:
+    """Returns `read(directory)`, computed in a thread. Raises Refused(409) for damaged files of a run."""
     try:
-        return await in_thread(read)
+        return await in_thread(read, directory)
     except WanTrainerError:
         raise  # It has its own sentence.
     except DAMAGED as error:

@@ -30,6 +30,8 @@ from ..bridge.held_models import held_models, idle_bytes, in_words
 from .guard import Refused
 
 NO_PLAN: dict[str, Any] = {"version": 1, "fits": None, "devices": [], "suggestions": None}
+_OF_REPORT = ("size", "rank", "preview", "card", "placement", "cards", "own_runs", "routes", "notes", "step_seconds")
+"""keys of a plan's report that the page reads as they are"""
 _KEPT = 64
 _PATIENCE_S = 60.0
 """seconds that a request waits for earlier ones"""
@@ -90,7 +92,7 @@ class Planner:
         plan = plan_here(job, freed)
         if plan is None:
             return NO_PLAN  # on the CPU
-        report = report_of(plan)
+        report, found, more = report_of(plan), None, False
         devices = [
             {
                 "name": name,
@@ -100,27 +102,17 @@ class Planner:
             }
             for name, needs in report["devices"].items()
         ]
-        seconds, found, more = report["step_seconds"], None, False
         if body.get("suggest") is True and not plan.fits:
             found, more = self._suggestions(replace(job, model=plan.job.model, preview=plan.job.preview), plan.room)
         return {
             "version": 1,
             "fits": plan.fits,
-            "size": report["size"],
-            "rank": report["rank"],
+            **{name: report[name] for name in _OF_REPORT},
             "lora_bytes": report["disk"]["lora_bytes"],
-            "preview": report["preview"],
             "devices": devices,
             "host": {"needed": report["host"]["bytes"], "room": report["host"]["room_bytes"], "held": held},
             "measures": {**report["measures"], "gradient_checkpointing": job.train.gradient_checkpointing},
-            "card": report["card"],
-            "placement": report["placement"],
-            "cards": report["cards"],
-            "own_runs": report["own_runs"],
-            "routes": report["routes"],
-            "notes": report["notes"],
-            "step_seconds": seconds,
-            "seconds": run_seconds(seconds, job.train),
+            "seconds": run_seconds(report["step_seconds"], job.train),
             "suggestions": found,
             "more": more,
         }

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...wan_core.checkpoint import read_header
 from ...wan_core.errors import WanTrainerError
-from ...wan_core.files import confine, file_mark
+from ...wan_core.files import confine, mark_of
 from ...wan_core.job import STATUS_FILES, RunConfig, read_run, read_status
 from ...wan_core.metrics import MetricsTail, finite, read_measured, read_tail, whole
 from ...wan_core.train import SaveStore
@@ -45,45 +45,27 @@ class Recorded:
     """settings of training, adapter, model and data, as JSON texts"""
 
 
-class RecordedRuns:
-    """The records of runs, kept in memory until their files change. Safe to share between threads."""
-
-    def __init__(self) -> None:
-        self._known: dict[Path, tuple[Marks, Recorded]] = {}
-        self._lock = threading.Lock()
-        self.reads = 0
-        """number of records read from files"""
-
-    def of(self, directory: Path) -> Recorded:
-        """Returns the record of a run, from its current files.
-
-        Raises WanTrainerError for no run, and an error of DAMAGED for a run whose files are damaged.
-        """
-        # Marks are taken before reading, so a file that changes during the read is read again by the next request.
-        marks = tuple(_mark(directory, name) for name in _SOURCES)
-        with self._lock:
-            known = self._known.get(directory)
-        if known is not None and known[0] == marks:
-            return known[1]
-        found = _read(directory, marks)  # without the lock, so that other requests can read other runs
-        with self._lock:
-            self.reads += 1
-            self._known.pop(directory, None)
-            self._known[directory] = marks, found
-            if len(self._known) > _MOST_RUNS:
-                del self._known[next(iter(self._known))]
-        return found
-
-
-RECORDED = RecordedRuns()
+_KNOWN: dict[Path, tuple[Marks, Recorded]] = {}
 """the records of this process"""
+_LOCK = threading.Lock()
 
 
-def _mark(directory: Path, name: str) -> tuple[int, ...]:
-    try:
-        return tuple(file_mark(f"{directory}/{name}"))
-    except OSError:
-        return ()
+def recorded(directory: Path) -> Recorded:
+    """Returns the record of a run, from its current files; kept in memory until they change.
+
+    Raises WanTrainerError for no run, and an error of DAMAGED for a run whose files are damaged.
+    """
+    # Marks are taken before reading, so a file that changes during the read is read again by the next request.
+    marks = tuple(tuple(mark_of(f"{directory}/{name}") or ()) for name in _SOURCES)
+    known = _KNOWN.get(directory)
+    if known is not None and known[0] == marks:
+        return known[1]
+    found = _read(directory, marks)  # without the lock, so that other requests can read other runs
+    with _LOCK:
+        _KNOWN[directory] = marks, found
+        if len(_KNOWN) > _MOST_RUNS:
+            del _KNOWN[next(iter(_KNOWN))]
+    return found
 
 
 def _read(directory: Path, marks: Marks) -> Recorded:

@@ -59,12 +59,12 @@ def delete_run(directory: Path) -> dict[str, object]:
     with locked(directory / ".lock", busy, runs):
         files = listed_files(directory)
         freed = _bytes_of(directory, files)
-        deleted, held = _remove_patiently(directory, files)
+        deleted, held = _remove(directory, files)
         folders = {parts[:depth] for parts in files for depth in range(1, len(parts))}
         for folder in sorted(folders, key=len, reverse=True):  # deepest first: only empty folders can be removed
             remove_empty(directory.joinpath(*folder), runs)
     if not held:
-        gone, held = _remove_patiently(directory, [(name,) for name in _LAST])
+        gone, held = _remove(directory, [(name,) for name in _LAST])
         deleted += gone
     if held:
         names = ", ".join("/".join(parts) for parts in held[:_SHOWN]) + (" and others" if held[_SHOWN:] else "")
@@ -81,29 +81,25 @@ def delete_run(directory: Path) -> dict[str, object]:
     return {"deleted": deleted, "freed": freed, "kept": kept}
 
 
-def _remove_patiently(directory: Path, files: Sequence[Parts]) -> tuple[int, list[Parts]]:
-    """`_remove`, with retries for files that a request of this server or a virus scanner holds open."""
-    gone, held = _remove(directory, files)
-    for seconds in _PAUSES if held else ():
+def _remove(directory: Path, files: Sequence[Parts]) -> tuple[int, list[Parts]]:
+    """Removes files, with retries for those that a request of this server or a virus scanner holds open.
+
+    Returns how many were removed, and which remain; a manifest of a remaining file is not removed.
+    """
+    gone, held = 0, list[Parts]()
+    for seconds in (0.0, *_PAUSES):
         time.sleep(seconds)
-        more, held = _remove(directory, files)
-        gone += more
+        held = []
+        for parts in files:
+            file, folder = directory.joinpath(*parts), parts[:-1]
+            if parts[-1] in _MANIFESTS and any(other[: len(folder)] == folder for other in held):
+                continue  # a remaining file can be deleted later only by its manifest
+            if remove_file(file, directory.parent):
+                gone += 1
+            elif _is_there(file, directory.parent):
+                held.append(parts)
         if not held:
             break
-    return gone, held
-
-
-def _remove(directory: Path, files: Iterable[Parts]) -> tuple[int, list[Parts]]:
-    """Removes files. Returns how many were removed, and which remain; a manifest of a remaining file is not removed."""
-    gone, held = 0, list[Parts]()
-    for parts in files:
-        file, folder = directory.joinpath(*parts), parts[:-1]
-        if parts[-1] in _MANIFESTS and any(other[: len(folder)] == folder for other in held):
-            continue  # a remaining file can be deleted later only by its manifest
-        if remove_file(file, directory.parent):
-            gone += 1
-        elif _is_there(file, directory.parent):
-            held.append(parts)
     return gone, held
 
 
@@ -123,13 +119,8 @@ def _bytes_of(directory: Path, files: Iterable[Parts]) -> int:
 
 def listed_files(directory: Path) -> list[Parts]:
     """Returns the files of a run by its manifests, as path parts, without run.json and .lock."""
-    files = (
-        *((name,) for name in _OF_THE_RUN),
-        *_of_saves(directory),
-        *_of_folders(directory),
-        *_of_samples(directory),
-    )
-    return list(dict.fromkeys(files))
+    of_run = ((name,) for name in _OF_THE_RUN)
+    return list(dict.fromkeys((*of_run, *_of_saves(directory), *_of_folders(directory), *_of_samples(directory))))
 
 
 def _of_folders(directory: Path) -> Iterator[Parts]:
@@ -145,18 +136,12 @@ def _of_folders(directory: Path) -> Iterator[Parts]:
 def _of_saves(directory: Path) -> Iterator[Parts]:
     """Yields the files of each saved step whose manifest names that step."""
     with contextlib.suppress(OSError):
-        for name in sorted(os.listdir(directory / "saves")):
-            if _STEP.fullmatch(name) and _manifest_step(directory, name) == int(name[5:]):
-                for file in SAVED_FILES:
-                    yield ("saves", name, file)
-
-
-def _manifest_step(directory: Path, name: str) -> int | None:
-    try:
-        manifest = read_json(confine(directory, f"saves/{name}/manifest.json", "manifest"))
-    except (WanTrainerError, OSError):
-        return None
-    return manifest.get("step") if isinstance(manifest, dict) else None
+        for name in filter(_STEP.fullmatch, sorted(os.listdir(directory / "saves"))):
+            with contextlib.suppress(WanTrainerError, OSError):
+                manifest = read_json(confine(directory, f"saves/{name}/manifest.json", "manifest"))
+                step = manifest.get("step") if isinstance(manifest, dict) else None
+                if step == int(name[5:]):
+                    yield from (("saves", name, file) for file in SAVED_FILES)
 
 
 def _of_samples(directory: Path) -> Iterator[Parts]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import stat
@@ -12,20 +13,15 @@ from ...wan_core.files import FileError, confine, safe_name
 from ...wan_core.job import STATUS_FILES
 from .guard import Refused
 
-_NO_RUN = "There is no such run."
-
 
 def find_run(runs: Path, run_id: str) -> Path:
     """Returns the folder of a run, without links. Raises Refused(404) for anything else."""
     # The id must equal the folder's name, also on file systems that ignore case, because live runs are keyed by id and
     # a deletion must not reach another folder.
-    try:
-        directory = _folder(runs, run_id) if run_id in os.listdir(runs) else None
-    except OSError:
-        directory = None
-    if directory is None:
-        raise Refused(404, _NO_RUN)
-    return directory
+    with contextlib.suppress(OSError):
+        if run_id in os.listdir(runs) and (directory := _folder(runs, run_id)) is not None:
+            return directory
+    raise Refused(404, "There is no such run.")
 
 
 def list_runs(runs: Path) -> list[tuple[str, Path]]:

@@ -30,16 +30,8 @@ _LONGEST = 1000
 _LIMIT = 1 << 20
 """most bytes of a request: a caption has up to 64 KiB, and JSON can take six bytes for one"""
 _GROUPS = ("", "captionless", "short", "still", "alike", "excluded", "marked")
-_PICTURES = {
-    ".gif": "image/gif",
-    ".png": "image/png",
-    ".apng": "image/apng",
-    ".avif": "image/avif",
-    ".jpg": "image/jpeg",
-    ".jpeg": "image/jpeg",
-    ".webp": "image/webp",
-    ".bmp": "image/bmp",
-}
+_PICTURES = {f".{kind}": f"image/{kind}" for kind in ("gif", "png", "apng", "avif", "jpeg", "webp", "bmp")}
+_PICTURES[".jpg"] = "image/jpeg"
 _VIDEOS = {
     ".mp4": "video/mp4",
     ".m4v": "video/mp4",
@@ -164,37 +156,40 @@ class ScanRoutes:
         return edits
 
 
+_TYPES = {int: "<number>", str: "<text>", dict: "<choice>"}
+
+
+def _given(body: Mapping[str, Any], **wanted: type) -> list[Any]:
+    """Returns the values of a request, in order. Raises Refused(400) for a missing one, or one of another type."""
+    found = [whole(body.get(name)) if kind is int else body.get(name) for name, kind in wanted.items()]
+    if not all(isinstance(value, kind) for value, kind in zip(found, wanted.values(), strict=True)):
+        listed = ", ".join(f'"{name}": {_TYPES[kind]}' for name, kind in wanted.items())
+        raise Refused(400, f"This request needs {{{listed}}}.")
+    return found
+
+
 def _write(edits: CaptionEdits, body: Mapping[str, Any]) -> dict[str, Any]:
-    clip, before, text = whole(body.get("clip")), body.get("before"), body.get("text")
-    if clip is None or not isinstance(before, str) or not isinstance(text, str):
-        raise Refused(400, 'Writing a caption needs {"clip": <number>, "before": <text>, "text": <text>}.')
-    done = edits.write(clip, before, text)
-    return {**_said(done), "caption": _shown(edits.caption(clip))}
+    clip, before, text = _given(body, clip=int, before=str, text=str)
+    return {**_said(edits.write(clip, before, text)), "caption": _shown(edits.caption(clip))}
 
 
 def _choose(edits: CaptionEdits, body: Mapping[str, Any]) -> dict[str, Any]:
-    clip = whole(body.get("clip"))
-    if clip is None or not isinstance(body.get("before"), dict) or not isinstance(body.get("choice"), dict):
-        raise Refused(400, 'A choice needs {"clip": <number>, "before": <choice>, "choice": <choice>}.')
-    before, choice = (Choice.from_dict(body[name], f"{name} of the request") for name in ("before", "choice"))
-    done = edits.choose(clip, before, choice)
-    return {**_said(done), "caption": _shown(edits.caption(clip))}
+    clip, *choices = _given(body, clip=int, before=dict, choice=dict)
+    before, choice = (Choice.from_dict(one, "the choice of the request") for one in choices)
+    return {**_said(edits.choose(clip, before, choice)), "caption": _shown(edits.caption(clip))}
 
 
 def _replace(edits: CaptionEdits, body: Mapping[str, Any]) -> dict[str, Any]:
-    find, by = body.get("find"), body.get("by")
-    captions, places = whole(body.get("captions")), whole(body.get("places"))
-    if not isinstance(find, str) or not find or not isinstance(by, str) or captions is None or places is None:
-        raise Refused(400, 'Replacing needs {"find": <text>, "by": <text>, "captions": <number>, "places": <number>}.')
+    find, by, captions, places = _given(body, find=str, by=str, captions=int, places=int)
+    if not find:
+        raise Refused(400, "A text to find is not empty.")
     _check(find)
     _check(by)
     return _said(edits.replace(find, by, (captions, places)))
 
 
 def _undo(edits: CaptionEdits, body: Mapping[str, Any]) -> dict[str, Any]:
-    change = whole(body.get("change"))
-    if change is None:
-        raise Refused(400, 'Undoing needs {"change": <number of a change>}.')
+    (change,) = _given(body, change=int)
     return _said(edits.undo(change))
 
 

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from ...wan_core.config import names_on_nodes
 from ...wan_core.errors import WanTrainerError
-from ...wan_core.job import DataConfig, Foreseen, directories_of, foresee
+from ...wan_core.job import DataConfig, directories_of, foresee
 from ...wan_core.lora import LoraConfig
+from ..bridge import folders
 from ..bridge.ahead import Ahead
 from ..bridge.widgets import one_of
-from ..engine.live_runs import LiveRuns
+from ..engine.live_runs import LIVE
 from ..runs.job import RESUME, RequestedJob
 from ..runs.scrub import scrubbed
 from .guard import Refused
-from .recorded import DAMAGED, RECORDED
+from .recorded import DAMAGED, recorded
 from .run_folders import find_run
 from .summary import summary
 
@@ -35,55 +34,40 @@ _LONGEST = 60
 _OPEN = DataConfig(fingerprint="")
 
 
-@dataclass(frozen=True)
-class Standing:
-    """Predicts from the folder of runs, without writing anything or verifying saved steps."""
+def run_ahead(ahead: Ahead, body: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Returns the run and the action of queueing as JSON data; None without a run of this name.
 
-    ahead: Ahead
-    runs: Callable[[], Path]
-    """the folder of run folders"""
-    loras: Callable[[], Path]
-    live: LiveRuns
-
-    def answer(self, body: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Returns the run and the action of queueing as JSON data; None without a run of this name.
-
-        `body["run"]`: the widgets of Train Wan LoRA that decide the job. None also for widgets that a node refuses.
-        """
-        try:
-            found = self._foreseen(body)
-            return None if found is None else self._described(found)
-        except (WanTrainerError, Refused, OSError, *DAMAGED):
-            return None
-
-    def _foreseen(self, body: Mapping[str, Any]) -> Foreseen | None:
-        model, settings, widgets = self.ahead.trainer(body, body["run"])
+    Nothing is written, and no saved step is verified. `body["run"]`: the widgets of Train Wan LoRA that decide the job.
+    None also for widgets that a node refuses.
+    """
+    try:
+        runs = folders.runs_folder()
+        model, settings, widgets = ahead.trainer(body, body["run"])
         job = RequestedJob(model, settings, body.get("preview") is not None, widgets)
-        if not os.path.lexists(next(directories_of(self.runs(), job.run_name))):
+        if not os.path.lexists(next(directories_of(runs, job.run_name))):
             return None  # early, because the digest of a model file takes time
         config = job.config(_OPEN)
         how = one_of("resume", widgets.get("resume", RESUME[0]), RESUME)
-        return foresee(self.runs(), config, resume=how, elsewhere=job.elsewhere(config))
-
-    def _described(self, found: Foreseen) -> dict[str, Any]:
-        directory = find_run(self.runs(), found.directory.name)
-        about = summary(RECORDED.of(directory), self.live.get(directory.name), self.loras())
-        return {
-            **{name: about[name] for name in ("id", "state", "step", "steps")},
-            "action": found.action,
-            "new": found.new,
-            "until": found.steps,
-            "changes": scrubbed(
-                [
-                    {
-                        "setting": _WIDGETS.get(change.setting, change.setting.rpartition(".")[2]),
-                        "there": None if change.is_content else _plain(change.there),
-                        "here": None if change.is_content else _plain(change.here),
-                    }
-                    for change in found.changes
-                ]
-            ),
+        found = foresee(runs, config, resume=how, elsewhere=job.elsewhere(config))
+        directory = find_run(runs, found.directory.name)
+        about = summary(recorded(directory), LIVE.get(directory.name), folders.publish_folder())
+    except (WanTrainerError, Refused, OSError, *DAMAGED):
+        return None
+    changes = [
+        {
+            "setting": _WIDGETS.get(change.setting, change.setting.rpartition(".")[2]),
+            "there": None if change.is_content else _plain(change.there),
+            "here": None if change.is_content else _plain(change.here),
         }
+        for change in found.changes
+    ]
+    return {
+        **{name: about[name] for name in ("id", "state", "step", "steps")},
+        "action": found.action,
+        "new": found.new,
+        "until": found.steps,
+        "changes": scrubbed(changes),
+    }
 
 
 def _plain(value: Any) -> str | int | float | bool | None:

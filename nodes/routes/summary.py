@@ -10,14 +10,14 @@ from ...wan_core.errors import WanTrainerError, failure
 from ...wan_core.families import template_called
 from ...wan_core.files import is_locked
 from ...wan_core.job import can_generate, read_run
-from ...wan_core.metrics import MetricsTail, finite, read_measured, read_ranks, whole
+from ...wan_core.metrics import finite, read_measured, read_ranks, whole
 from ...wan_core.train import SaveStore
 from ..engine.live_runs import LiveRun, LiveRuns
 from ..runs.facts import used
 from ..runs.publish import chosen_step, listed_names, published, step_in_use
 from ..runs.samples import list_samples
 from ..runs.scrub import scrubbed
-from .recorded import DAMAGED, RECORDED, Data, Recorded
+from .recorded import DAMAGED, Data, Recorded, recorded
 from .run_folders import list_runs
 
 _LONGEST, _LONGEST_NAME = 200, 60
@@ -32,23 +32,18 @@ def all_summaries(runs: Path, live: LiveRuns, loras: Path) -> Data:
     there = published(loras)
     for _, directory in list_runs(runs):
         try:
-            run = RECORDED.of(directory)
+            run = recorded(directory)
             found.append((summary(run, live.get(directory.name), loras, there), run.settings))
         except (WanTrainerError, OSError, *DAMAGED):
             continue  # The run is of another version, damaged, or just deleted.
-    differ = _differing([settings for _, settings in found])
+    values: dict[str, set[str]] = {}
+    for _, settings in found:
+        for name, text in settings.items():
+            values.setdefault(name, set()).add(text)
+    differ = {name for name, known in values.items() if len(known) > 1}
     listed = [{**about, "settings": _shown(settings, differ)} for about, settings in found]
     listed.sort(key=lambda about: (about["live"], about["updated"]), reverse=True)
     return {"runs": listed, "common": _shown(found[0][1], found[0][1].keys() - differ) if found else {}}
-
-
-def _differing(runs: list[dict[str, str]]) -> set[str]:
-    """Returns the settings that differ between runs."""
-    values: dict[str, set[str]] = {}
-    for settings in runs:
-        for name, text in settings.items():
-            values.setdefault(name, set()).add(text)
-    return {name for name, known in values.items() if len(known) > 1}
 
 
 def _shown(settings: dict[str, str], names: set[str]) -> Data:
@@ -58,15 +53,20 @@ def _shown(settings: dict[str, str], names: set[str]) -> Data:
 def summary(run: Recorded, live: LiveRun | None, loras: Path, there: Container[str] | None = None) -> Data:
     """Returns SUMMARY of the routes. `loras`: the folder of published LoRAs. `there`: its files, if known."""
     state, reason = _state(run, live)
-    running, about, reached = state == "running", run.summary, run.tail.reached
-    step = reached if running and reached is not None else about["step"]
-    memory = about["memory"]
+    running, about, tail = state == "running", run.summary, run.tail
+    step = tail.reached if running and tail.reached is not None else about["step"]
+    memory, left = about["memory"], None
+    if running:  # with saves, evaluations and previews, or until the end of its hours, if that is earlier
+        pace, others = tail.seconds_per_step, finite(tail.step.get("beside_left")) or 0.0
+        of_steps = None if pace is None else pace * max(0, about["steps"] - step) + others
+        ends = (of_steps, finite(tail.step.get("seconds_left")))
+        left = min((seconds for seconds in ends if seconds is not None), default=None)
     return {
         **about,
         "state": state,
         "step": step,
         "reason": reason,
-        "seconds_left": _seconds_left(run.tail, about["steps"] - step) if running else None,
+        "seconds_left": left,
         "variant": (live.variant if live is not None else "") or about["variant"],
         "lora_names": listed_names(
             run.directory.name, run.saves, loras, published(loras) if there is None else there, run.experts
@@ -80,19 +80,9 @@ def summary(run: Recorded, live: LiveRun | None, loras: Path, there: Container[s
     }
 
 
-def _seconds_left(tail: MetricsTail, steps: int) -> float | None:
-    """Returns the seconds until the end of a run with `steps` left, with saves, evaluations and previews, or until the
-    end of its hours, if that is earlier.
-    """
-    pace, others = tail.seconds_per_step, finite(tail.step.get("beside_left")) or 0.0
-    of_steps = None if pace is None else pace * max(0, steps) + others
-    of_hours = finite(tail.step.get("seconds_left"))
-    return min((seconds for seconds in (of_steps, of_hours) if seconds is not None), default=None)
-
-
 def detail(directory: Path, live: LiveRun | None, loras: Path) -> Data:
     """Returns DETAIL: SUMMARY, settings, saved steps, samples, and the model of each LoRA."""
-    config, run = read_run(directory), RECORDED.of(directory)
+    config, run = read_run(directory), recorded(directory)
     losses = {measured.step: measured.loss for measured in read_measured(directory / "metrics.jsonl")}
     about = summary(run, live, loras)
     use = used(directory, config, about["lora_names"])

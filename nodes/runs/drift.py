@@ -66,12 +66,9 @@ def _pixels(codec: ComfyVae, latent: Path) -> Frames:
 
 def _distance(frames: Frames, base: Frames) -> tuple[float, float | None]:
     """Returns (mean absolute difference on a scale of 0 to 1, PSNR in dB or None when equal) of clips in [0, 255]."""
-    count, absolute, squared = 0, 0.0, 0.0
     # Frame by frame, because float copies of two clips would take eight times their memory.
-    for one, other in zip(frames, base, strict=True):
-        difference = (one.astype(np.float32) - other.astype(np.float32)) / 255
-        absolute += float(np.abs(difference).sum(dtype=np.float64))
-        squared += float(np.square(difference).sum(dtype=np.float64))
-        count += difference.size
-    mean_square = squared / count
-    return absolute / count, -10 * float(np.log10(mean_square)) if mean_square else None
+    pairs = zip(frames, base, strict=True)
+    apart = ((one.astype(np.float32) - other.astype(np.float32)) / 255 for one, other in pairs)
+    means = [(np.abs(frame).mean(dtype=np.float64), np.square(frame).mean(dtype=np.float64)) for frame in apart]
+    absolute, square = np.mean(means, axis=0)
+    return float(absolute), -10 * float(np.log10(square)) if square else None

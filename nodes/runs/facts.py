@@ -16,8 +16,8 @@ from ...wan_core.errors import ConfigError
 from ...wan_core.export import trigger_phrase
 from ...wan_core.families import template_called
 from ...wan_core.files import FileError, confine
-from ...wan_core.job import QUEUE_DONE, RunConfig, RunStatus, read_run, read_status, suggested_step, used_on
-from ...wan_core.metrics import read_loss_curve, read_measured, read_tail
+from ...wan_core.job import QUEUE_DONE, RunConfig, read_run, read_status, suggested_step, used_on
+from ...wan_core.metrics import LossCurve, read_measured, read_tail
 from ...wan_core.train import SavedStep, SaveStore
 from ...wan_core.words import with_sentences
 from .publish import listed_names, lora_experts, name_now, published
@@ -25,40 +25,9 @@ from .samples import list_samples
 from .scrub import scrubbed
 
 
-class RunFacts:
-    """Values of metrics.jsonl and the sample index; damaged lines are skipped."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._curve = read_loss_curve(directory / "metrics.jsonl")
-
-    @property
-    def losses(self) -> list[float]:
-        return self._curve.losses.tolist()
-
-    @property
-    def step_losses(self) -> list[tuple[int, float]]:
-        """(step, training loss) in order."""
-        return list(zip(self._curve.steps.tolist(), self.losses, strict=True))
-
-    @property
-    def eval_losses(self) -> list[tuple[int, float]]:
-        """(step, evaluation loss) in order; for both experts, the mean of their newest losses."""
-        return [(measured.step, measured.loss) for measured in read_measured(self._directory / "metrics.jsonl")]
-
-    @property
-    def eval_held_out(self) -> bool | None:
-        """Whether the evaluation loss is of held-out clips; None if it is not known."""
-        return read_tail(self._directory / "metrics.jsonl").eval_held_out
-
-    @property
-    def seconds_per_step(self) -> float:
-        return self._curve.seconds_per_step
-
-    def samples(self) -> list[dict[str, str]]:
-        """Returns preview clips in order of their step, as parameters of ComfyUI's /view."""
-        previews = (sample for sample in list_samples(self._directory) if not sample.rendering)
-        return [output_file(self._directory / sample.file) for sample in previews]
+def previews(directory: Path) -> list[dict[str, str]]:
+    """Returns preview clips in order of their step, as parameters of ComfyUI's /view."""
+    return [output_file(directory / sample.file) for sample in list_samples(directory) if not sample.rendering]
 
 
 def output_file(path: Path) -> dict[str, str]:
@@ -97,26 +66,27 @@ def chosen_steps(directory: Path, wanted: str) -> tuple[int, ...]:
 
     Raises ConfigError for a missing step.
     """
-    requested, steps = parsed_steps(wanted), SaveStore(directory).steps()
+    store = SaveStore(directory)
+    requested, steps = parsed_steps(wanted), store.steps()
     if not steps:
         raise ConfigError("Run {name} has no saved step yet. Train it first.", name=directory.name)
     found: list[int] = []
     for step in requested:
-        if isinstance(step, int) and step not in steps:
+        if step == "all":
+            found += steps
+        elif isinstance(step, str):
+            best, newest = suggested_step(directory) if step == "best" else None, store.latest()
+            found.append(best or (newest.step if newest is not None else steps[-1]))
+        elif step in steps:
+            found.append(step)
+        else:
             raise ConfigError(
                 "Run {name} has no saved step {step}. It has: {steps}.",
                 name=directory.name,
                 step=step,
                 steps=", ".join(map(str, steps)),
             )
-        found += [step] if isinstance(step, int) else steps if step == "all" else [_named_step(directory, step, steps)]
     return tuple(dict.fromkeys(found))
-
-
-def _named_step(directory: Path, word: str, steps: list[int]) -> int:
-    newest = SaveStore(directory).latest()
-    best = suggested_step(directory) if word == "best" else None
-    return best or (newest.step if newest is not None else steps[-1])
 
 
 def saved_step(directory: Path, step: int) -> SavedStep:
@@ -134,18 +104,23 @@ _LOSSES_KEPT = 500
 
 
 def run_report(
-    directory: Path, facts: RunFacts, step: int, loras: Path, *, variant: str, note: str, stop_pressed: bool
+    directory: Path, curve: LossCurve, step: int, loras: Path, *, variant: str, note: str, stop_pressed: bool
 ) -> dict[str, Any]:
     """Returns the entry `wan_run` of the node's output (keys: docs/use/headless.md); `step` is the newest saved one."""
-    status, losses, evaluated = read_status(directory), facts.step_losses, facts.eval_losses
-    config = read_run(directory)
+    status, config, metrics = read_status(directory), read_run(directory), directory / "metrics.jsonl"
+    losses = list(zip(curve.steps.tolist(), curve.losses.tolist(), strict=True))
+    evaluated = [(measured.step, measured.loss) for measured in read_measured(metrics)]
     experts = lora_experts(config.train)
     names = listed_names(directory.name, SaveStore(directory).steps(), loras, published(loras), experts)
+    stopped_by = ""
+    if status.state != "done":
+        stopped_by = "steps_this_queue" if status.reason.endswith(QUEUE_DONE) else "other"
+        stopped_by = "stop_and_keep" if stop_pressed else stopped_by
     report = {
         "run": directory.name,
         "directory": directory.name,
         "status": status.state,
-        "stopped_by": _stopped_by(status, stop_pressed),
+        "stopped_by": stopped_by,
         "reason": scrubbed(status.reason),
         "note": note,
         "step": step,
@@ -157,13 +132,13 @@ def run_report(
         # The loss before training is no result.
         "eval_loss_last": evaluated[-1][1] if evaluated and evaluated[-1][0] > evaluated[0][0] else None,
         "eval_losses": thinned(evaluated),
-        "eval_held_out": facts.eval_held_out,
-        "seconds_per_step": facts.seconds_per_step,
+        "eval_held_out": read_tail(metrics).eval_held_out,
+        "seconds_per_step": curve.seconds_per_step,
         "lora_name": name_now(directory.name, experts[0], names) if step else "",
         "lora_names": names,
         "use": used(directory, config, names),
         "template": template_called(variant),
-        "samples": facts.samples(),
+        "samples": previews(directory),
     }
     return with_sentences(report)
 
@@ -182,12 +157,3 @@ def thinned(points: Sequence[tuple[int, float]], limit: int = _LOSSES_KEPT) -> l
     if len(points) <= limit:
         return list(points)
     return [points[round(index * (len(points) - 1) / (limit - 1))] for index in range(limit)]
-
-
-def _stopped_by(status: RunStatus, stop_pressed: bool) -> str:
-    """Returns why an unfinished run returned: stop_and_keep, steps_this_queue or other; empty for a finished one."""
-    if status.state == "done":
-        return ""
-    if stop_pressed:
-        return "stop_and_keep"
-    return "steps_this_queue" if status.reason.endswith(QUEUE_DONE) else "other"

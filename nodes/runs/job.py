@@ -46,8 +46,7 @@ class RequestedJob:
     @property
     def run_name(self) -> str:
         """The widget run_name, with the values of a sweep. Raises ConfigError for an invalid folder name."""
-        given = self.settings or SettingsHandle((), LoraConfig())
-        return new_run_name(given.run_name(self.widgets["run_name"]))
+        return new_run_name((self.settings or SettingsHandle()).run_name(self.widgets["run_name"]))
 
     def config(self, data: DataConfig) -> RunConfig:
         """Returns the job on these clips, without previews. Raises a WanTrainerError for settings that do not fit."""
@@ -57,7 +56,11 @@ class RequestedJob:
         check_menus(TrainConfig, {"expert": expert})
         expert = expert_of(plan, expert)
         variant = trained_variant(plan, expert, folders.roots())
-        train = with_scaled_loss(with_model_values(self._train(expert), variant), plan)
+        train = train_config(self.settings, self.can_preview, {**widgets, "expert": expert})
+        train = with_scaled_loss(with_model_values(train, variant), plan)
+        # The start of the low-noise expert is the file of the same name, if it exists.
+        sister = start.replace("high_noise", "low_noise")
+        has_sister = expert == "both" and sister != start and sister in folders.file_names("loras")
         config = RunConfig(
             run_name=self.run_name,
             model=plan,
@@ -66,7 +69,7 @@ class RequestedJob:
             lora=replace(
                 lora_config(self.settings, widgets),
                 start_from=start_reference(start),
-                low_noise_start_from=_low_noise_start(start) if expert == "both" else "",
+                low_noise_start_from=start_reference(sister) if has_sister else "",
             ),
             train=train,
         )
@@ -74,11 +77,8 @@ class RequestedJob:
 
     def elsewhere(self, config: RunConfig) -> list[RunConfig]:
         """Returns the job with the dtypes that other cards choose; a run resumes in the dtypes it started with."""
-        scaling = self._train(config.train.expert).loss_scaling
+        scaling = train_config(self.settings, self.can_preview, self.widgets).loss_scaling
         return on_other_cards(config, self.model.base_precision, scaling)
-
-    def _train(self, expert: str) -> TrainConfig:
-        return train_config(self.settings, self.can_preview, {**self.widgets, "expert": expert})
 
 
 def train_config(settings: SettingsHandle | None, can_preview: bool, widgets: Mapping[str, Any]) -> TrainConfig:
@@ -87,7 +87,7 @@ def train_config(settings: SettingsHandle | None, can_preview: bool, widgets: Ma
     Values come from Wan Train Settings, then from the node's `widgets`, then from a sweep; names that TrainConfig lacks
     are ignored.
     """
-    given = settings or SettingsHandle((), LoraConfig())
+    given = settings or SettingsHandle()
     known, own = settings_of(TrainConfig), {**widgets, **dict(given.swept)}
     train = TrainConfig.from_dict({**dict(given.train), **{name: own[name] for name in own if name in known}})
     return train if can_preview else replace(train, preview_every_n_steps=0)
@@ -95,9 +95,9 @@ def train_config(settings: SettingsHandle | None, can_preview: bool, widgets: Ma
 
 def lora_config(settings: SettingsHandle | None, widgets: Mapping[str, Any]) -> LoraConfig:
     """Returns the adapter of a training, with rank and alpha from TrainLoRA's widgets unless a sweep sets them."""
-    base, swept = (settings.lora, dict(settings.swept)) if settings is not None else (LoraConfig(), {})
-    own = {name: widgets.get(name, getattr(LoraConfig, name)) for name in ("rank", "alpha") if name not in swept}
-    return replace(base, **own)
+    given = settings or SettingsHandle()
+    names = {"rank", "alpha"} - dict(given.swept).keys()
+    return replace(given.lora, **{name: widgets.get(name, getattr(LoraConfig, name)) for name in names})
 
 
 def expert_of(plan: ModelPlan, requested: str) -> str:
@@ -110,12 +110,6 @@ def _partner(plan: ModelPlan, train: TrainConfig) -> ModelPlan | None:
     if not plan.low_noise_file or train.expert_name not in EXPERTS or not train.preview_every_n_steps:
         return None
     return plan.of_expert(EXPERTS[1 - EXPERTS.index(train.expert_name)], folders.roots())
-
-
-def _low_noise_start(name: str) -> str:
-    """Returns the start LoRA of the low-noise expert, by the name of the chosen one; "" if it is missing."""
-    sister = name.replace("high_noise", "low_noise")
-    return start_reference(sister) if sister != name and sister in folders.file_names("loras") else ""
 
 
 def start_reference(name: str) -> str:

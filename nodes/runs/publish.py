@@ -83,14 +83,13 @@ def publish(directory: Path, saved: SavedStep) -> Published:
 
 def _renewed(target: Path, stem: str, renew: Callable[[Path], None]) -> bool:
     """Replaces or removes the LoRA under a run's name; returns whether loaders now find the right file."""
-    file, mark = target / f"{stem}.safetensors", target / f"{stem}{_BEHIND}"
+    file, mark, is_new = target / f"{stem}.safetensors", target / f"{stem}{_BEHIND}", False
     try:
         renew(file)
         is_new = not _is_shadowed(file)
     except OSError as error:  # the file of the step was written, so another program holds this one
         if error.errno in DISK_FULL:
             raise
-        is_new = False
     if not is_new:
         atomic_write_bytes(mark, b"The LoRA of this name is an older one of its run.\n")
     elif mark.exists():
@@ -135,20 +134,18 @@ def chosen_step(directory: Path) -> int | None:
 def chosen(directory: Path, job_id: str) -> SavedStep | None:
     """Returns the verified saved step chosen with `use_step`; None without one, and for another job."""
     step = chosen_step(directory)
-    saved = SaveStore(directory).read(step) if step is not None else None
-    return saved if saved is not None and saved.job_id == job_id else None
+    saved = None if step is None else SaveStore(directory).read(step)
+    return saved if saved and saved.job_id == job_id else None
 
 
 def step_in_use(directory: Path, there: Container[str], experts: Iterable[str]) -> int | None:
     """Returns the saved step of the LoRA under the run's name; None without such a file in `there` (`published`)."""
-    steps = SaveStore(directory).steps()
-    step = chosen_step(directory) or (steps[-1] if steps else None)
-    stems = [_stem(directory.name, expert) for expert in experts]
-    is_there = step is not None and any(
-        f"{stem}.safetensors" in there and f"{stem}{_BEHIND}" not in there and f"{stem}_{step:06d}.safetensors" in there
-        for stem in stems
-    )
-    return step if is_there else None
+    step = chosen_step(directory) or max(SaveStore(directory).steps(), default=None)
+    for stem in (_stem(directory.name, expert) for expert in experts) if step is not None else ():
+        wanted = (f"{stem}.safetensors", f"{stem}_{step:06d}.safetensors")
+        if all(name in there for name in wanted) and f"{stem}{_BEHIND}" not in there:
+            return step
+    return None
 
 
 def name_now(run: str, expert: str, names: Sequence[str]) -> str:

@@ -20,7 +20,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from ...wan_core.errors import TrainingError
-from ...wan_core.events import Event, SampleReady
+from ...wan_core.events import Event, Note, SampleReady
 from ...wan_core.files import atomic_write_bytes, atomic_write_json, own_folder, read_json, remove_file
 from ...wan_core.job import Cell, Column, SampleJob
 from ...wan_core.video import GridPicture, VideoProcess, grid_picture, readable
@@ -61,21 +61,10 @@ class Rendering:
     def files(self) -> list[Path]:
         return [self.file(cell) for cell in self.job.cells()]
 
-    def shown(self) -> list[Path]:
-        """Returns the files with the base model's clips last, because the node shows the first file large."""
-        cells = sorted(self.job.cells(), key=lambda cell: cell.column.is_base)
-        return [self.file(cell) for cell in cells]
-
-    def is_complete(self) -> bool:
-        return not self._unfinished()
-
-    def _unfinished(self) -> list[Cell]:
+    def unfinished(self) -> list[Cell]:
         """Returns the clips that lack their video, still or measurements."""
-        return [
-            cell
-            for cell in self.job.cells()
-            if not all(self.file(cell, ending).is_file() for ending in ("mp4", "png", "json"))
-        ]
+        endings = ("mp4", "png", "json")
+        return [cell for cell in self.job.cells() if not all(self.file(cell, one).is_file() for one in endings)]
 
     def render(self, codec: ComfyVae, progress: NodeProgress, button: CancelButton) -> None:
         """Samples missing clips in the engine and decodes them in ComfyUI; a status is sent for each.
@@ -83,21 +72,22 @@ class Rendering:
         Raises InterruptProcessingException after Cancel, and TrainingError if clips are missing at the end.
         """
         self._own_folder()
-        for cell in self._unfinished():  # the engine skips existing clips, but this one lacks a still or measurements
+        for cell in self.unfinished():  # the engine skips existing clips, but this one lacks a still or measurements
             remove_file(self.file(cell), self.run)
         job = self.folder / f"job-{self._id}.json"
         atomic_write_json(job, self.job.to_dict(), self.run)
         drift = Drift(self.folder, self.run, self.job, codec)
         files = self.files()
-        notes: list[str] = []
+        reason = "the log says why"
 
         def on_clip(sample_id: str, frames: Frames) -> None:
             _save_picture(self.folder / f"{sample_id}.png", frames[len(frames) // 2], self)
             drift.measure(sample_id, frames)
 
         def on_event(event: Event) -> None:
-            if event.name == "note":
-                notes.append(str(getattr(event, "text", "")))
+            nonlocal reason
+            if isinstance(event, Note):
+                reason = event.text
             if isinstance(event, SampleReady):
                 done = sum(file.is_file() for file in files)
                 progress.bar(done, len(files))
@@ -117,7 +107,6 @@ class Rendering:
         if ending.cancelled:
             raise InterruptProcessingException()
         if missing := [file.stem for file in files if not file.is_file()]:
-            reason = notes[-1] if notes else "the log says why"
             raise TrainingError(
                 "{n} of {files} clips could not be rendered ({example}): {reason}",
                 n=len(missing),
@@ -129,15 +118,12 @@ class Rendering:
 
     def facts(self) -> dict[str, Any]:
         """Returns the complete clips for the page, row by row, with their settings and stills."""
-        preview = self.job.preview
         rows: list[dict[str, Any]] = []
         size = (0, 0)
-        for row in self.job.rows:
-            cells = [self.job.cell(row, column) for column in self.job.columns]
-            there = [cell for cell in cells if self.file(cell).is_file()]
+        for row in self._rows():
+            there = [cell for cell in row if self.file(cell).is_file()]
             if there and not rows:
                 size = self._still(there[0]).size
-            prompt = preview.prompts[row.prompt] if row.prompt < len(preview.prompts) else ""
             clips = [
                 {
                     "step": cell.column.step,
@@ -149,7 +135,7 @@ class Rendering:
                 for cell in there
             ]
             if clips:
-                rows.append({"prompt": prompt, "seed": row.seed, "clips": clips})
+                rows.append({"prompt": self._prompt(row[0]), "seed": row[0].row.seed, "clips": clips})
         return {"version": 1, "width": size[0], "height": size[1], "rows": rows}
 
     def metrics(self) -> str:
@@ -196,10 +182,13 @@ class Rendering:
         columns = [_column_label(one) for one in self.job.columns]
         return grid_picture(sizes, columns, [self._row_label(row[0]) for row in self._rows()], longest=longest)
 
+    def _prompt(self, cell: Cell) -> str:
+        """The text of a clip's prompt; "" for a caption."""
+        return "".join(self.job.preview.prompts[cell.row.prompt : cell.row.prompt + 1])
+
     def _row_label(self, cell: Cell) -> str:
         preview, row = self.job.preview, cell.row
-        settings = preview.prompt_settings[row.prompt] if preview.prompt_settings else None
-        said = (settings.name if settings is not None else "") or "".join(preview.prompts[row.prompt : row.prompt + 1])
+        said = (preview.prompt_settings[row.prompt].name if preview.prompt_settings else "") or self._prompt(cell)
         seed = preview.of_prompt(row.prompt).seed if row.seed is None else row.seed
         return f"{said if said and readable(said) else f'prompt {row.prompt + 1}'}\nseed {seed}"
 

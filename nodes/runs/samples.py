@@ -69,16 +69,12 @@ class Sample:
     @property
     def label(self) -> str:
         """Description of the clip for the user."""
+        of = f"step {self.step}" + (" (before training)" if self.step == 0 else "")
         if self.rendering:
-            model = "base model" if self.strength is None else f"step {self.step}, strength {self.strength:g}"
-            return f"validation: {model}, {self._prompt_words}"
-        before = " (before training)" if self.step == 0 else ""
-        return f"step {self.step}{before}, {self._prompt_words}"
-
-    @property
-    def _prompt_words(self) -> str:
+            of = "base model" if self.strength is None else f"step {self.step}, strength {self.strength:g}"
+            of = f"validation: {of}"
         seed = "" if self.seed is None else f", seed {self.seed}"
-        return f"prompt {self.prompt + 1}" + (f" ({self.name})" if self.name else "") + seed
+        return f"{of}, prompt {self.prompt + 1}" + (f" ({self.name})" if self.name else "") + seed
 
     def to_dict(self, run_id: str) -> dict[str, Any]:
         """Returns SAMPLE of the routes."""
@@ -107,19 +103,20 @@ def read_index(directory: Path) -> list[dict[str, Any]]:
 
 def list_samples(directory: Path) -> list[Sample]:
     """Returns the clips whose file exists: previews in order of step and prompt, then clips of each rendering."""
-    named = [_sample_of(entry) for entry in read_index(directory)]
-    found = {sample.id: sample for sample in named if sample is not None}
-    ordered = sorted(
-        found.values(), key=lambda s: (s.rendering, s.step, s.prompt, s.seed or 0, s.strength or 0.0, s.id)
-    )
-    return [sample for sample in ordered if sample.media_type and (directory / sample.file).is_file()]
+    found = {sample.id: sample for sample in _named(directory) if (directory / sample.file).is_file()}
+    return sorted(found.values(), key=lambda s: (s.rendering, s.step, s.prompt, s.seed or 0, s.strength or 0.0, s.id))
 
 
 def newest_preview(directory: Path) -> str | None:
     """Returns the id of the newest preview of the first prompt, by the index alone; None without one."""
-    named = [_sample_of(entry) for entry in read_index(directory)]
-    previews = [sample for sample in named if sample is not None and not sample.rendering and sample.media_type]
+    previews = [sample for sample in _named(directory) if not sample.rendering]
     return max(previews, key=lambda sample: (sample.step, -sample.prompt)).id if previews else None
+
+
+def _named(directory: Path) -> list[Sample]:
+    """Returns the clips of the index that may be sent."""
+    named = map(_sample_of, read_index(directory))
+    return [sample for sample in named if sample is not None and sample.media_type]
 
 
 def _sample_of(entry: dict[str, Any]) -> Sample | None:

@@ -57,33 +57,23 @@ def scrubbed(graph: Any) -> Any:
 
 
 def _scrubbed(graph: Any, home: str) -> Any:
-    if isinstance(graph, dict):
-        return _scrubbed_dict(graph, home)
     if isinstance(graph, list | tuple):
         return [_scrubbed(value, home) for value in graph]
-    return _scrubbed_text(graph, home) if isinstance(graph, str) else graph
-
-
-def _scrubbed_dict(graph: dict[Any, Any], home: str) -> dict[str, Any]:
+    if not isinstance(graph, dict):
+        return _scrubbed_text(graph, home) if isinstance(graph, str) else graph
     clean: dict[str, Any] = {}
+    # `numbers` has the last number of each key, so that a million equal keys are not compared pairwise.
     numbers: dict[str, int] = {}
     for key, value in graph.items():
         if key == "is_changed":
             continue
+        shown = name = _scrubbed_text(str(key), home)
+        while shown in clean:
+            numbers[name] = numbers.get(name, 1) + 1
+            shown = f"{name} ({numbers[name]})"
         is_secret = isinstance(value, str) and value and announces_a_secret(str(key))
-        clean[_unused(_scrubbed_text(str(key), home), clean, numbers)] = SECRET if is_secret else _scrubbed(value, home)
+        clean[shown] = SECRET if is_secret else _scrubbed(value, home)
     return clean
-
-
-def _unused(key: str, taken: dict[str, Any], numbers: dict[str, int]) -> str:
-    """Returns `key`, numbered if it is taken."""
-    # `numbers` has the last number of each key, so that a million equal keys are not compared pairwise.
-    name, number = key, numbers.get(key, 1)
-    while name in taken:
-        number += 1
-        name = f"{key} ({number})"
-    numbers[key] = number
-    return name
 
 
 def _scrubbed_text(text: str, home: str) -> str:
@@ -91,15 +81,15 @@ def _scrubbed_text(text: str, home: str) -> str:
         return filled(text.template, **{name: _scrubbed(value, home) for name, value in text.values.items()})
     if len(text) > _LONGEST:
         return f"[{len(text):,} characters removed]"
-    return (
-        _scrubbed_short(text, home) if len(text) <= _SHORT else _paths(home).sub(_without_path, without_secrets(text))
-    )
+    return (_scrubbed_short if len(text) <= _SHORT else _without_paths)(text, home)
 
 
-@functools.lru_cache(maxsize=4096)
-def _scrubbed_short(text: str, home: str) -> str:
-    """`_scrubbed_text` of a short text; cached, because thousands of runs share a few hundred names and values."""
+def _without_paths(text: str, home: str) -> str:
     return _paths(home).sub(_without_path, without_secrets(text))
+
+
+_scrubbed_short = functools.lru_cache(maxsize=4096)(_without_paths)
+"""cached, because thousands of runs share a few hundred names and values"""
 
 
 @functools.lru_cache(maxsize=4)

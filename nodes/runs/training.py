@@ -6,7 +6,6 @@ import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from comfy.cli_args import args
@@ -17,7 +16,7 @@ from ...wan_core.errors import WanTrainerError
 from ...wan_core.events import CheckpointSaved, Event
 from ...wan_core.files import atomic_write_json, is_held
 from ...wan_core.job import RunConfig, RunDecision, prepare_run, read_run, say_ended
-from ...wan_core.metrics import MetricsPages
+from ...wan_core.metrics import LossCurve, MetricsPages, read_loss_curve
 from ...wan_core.run_lines import closing_line
 from ...wan_core.train import EXPERTS, SavedStep, SaveStore
 from ...wan_core.words import logger
@@ -29,7 +28,7 @@ from ..bridge.sockets import ComfyVae
 from ..bridge.types import CacheHandle, ModelHandle, RunHandle
 from ..engine.live_runs import LIVE, LiveRun
 from ..engine.session import PreviewDecoder, run_engine
-from .facts import RunFacts, run_report
+from .facts import run_report
 from .publish import Published, chosen, publish
 from .scrub import scrubbed
 
@@ -67,11 +66,18 @@ class QueuedTraining:
         prepare_run(self._decision, config)
         self._write_workflow()
         decoder = PreviewDecoder(codec, self.directory, self._model.variant.fps) if codec is not None else None
-        with self._failure_recorded(), LIVE.entered(self._live(codec is not None)) as live:
+        live = LiveRun(
+            run=self.directory.name,
+            node=self._hidden.unique_id,
+            prompt_id=current_prompt_id(),
+            variant=self._model.variant.name,
+            can_preview=codec is not None,
+        )
+        with self._failure_recorded(), LIVE.entered(live):
             ending = run_engine(
                 "train",
                 self.directory,
-                *_engine_options(steps_this_queue, self._encoding_seconds()),
+                *_engine_options(steps_this_queue, self._cache.report.seconds if self._encoded_here else 0.0),
                 progress=self._progress,
                 button=self._button,
                 decoder=decoder,
@@ -98,50 +104,39 @@ class QueuedTraining:
                 _log.warning("%s", error)
             raise
 
-    def _encoding_seconds(self) -> float:
-        """Returns the seconds of encoding in this queue entry; 0 for a cache of an earlier one."""
-        return self._cache.report.seconds if self._cache.prompt_id == current_prompt_id() else 0.0
-
-    def _live(self, can_preview: bool) -> LiveRun:
-        return LiveRun(
-            run=self.directory.name,
-            node=self._hidden.unique_id,
-            prompt_id=current_prompt_id(),
-            variant=self._model.variant.name,
-            can_preview=can_preview,
-        )
+    @property
+    def _encoded_here(self) -> bool:
+        """Whether the cache was encoded in this queue entry; ComfyUI reuses the output of an earlier one."""
+        return self._cache.prompt_id == current_prompt_id()
 
     def outputs(self) -> io.NodeOutput:
         """Returns the outputs, read from disk, so that they are the same after a restart or with nothing to train."""
         saved = self._publish_latest()
-        facts = RunFacts(self.directory)
-        step = saved.step if saved is not None else 0
-        RUNS.note(self.directory.name, self._handed(saved))
+        curve = read_loss_curve(self.directory / "metrics.jsonl")
+        step, loras = (saved.step, saved.loras) if saved is not None else (0, {})
+        published = [folders.publish_folder().parent / name for name in self._published.names.values()]
+        handed = [saved.folder, *saved.loras.values(), *published] if saved is not None else []
+        RUNS.note(self.directory.name, [self.directory, *handed])
         run = RunHandle(self.directory, step, self._model.variant.fps)
-        loras = saved.loras if saved is not None else {}
         first, low = next(iter(loras), None), EXPERTS[1] if EXPERTS[1] in loras else None
         names = ["" if expert is None else self._published.names.get(expert, "") for expert in (first, low)]
         read = [
             read_tensors(loras[expert]) if expert is not None and self._is_linked(output) else None
             for expert, output in ((first, LORA_OUTPUT), (low, LOW_NOISE_OUTPUT))
         ]
-        ui, losses = self._ui(facts, step), {"loss": facts.losses}
+        ui, losses = self._ui(curve, step), {"loss": curve.losses.tolist()}
         return io.NodeOutput(run, read[0], losses, step, names[0], read[1], names[1], ui=ui)
 
-    def _handed(self, saved: SavedStep | None) -> list[Path]:
-        """Returns the files of the outputs: the run, the saved step, its LoRAs and their published copies."""
-        if saved is None:
-            return [self.directory]
-        published = (folders.publish_folder().parent / name for name in self._published.names.values())
-        return [self.directory, saved.folder, *saved.loras.values(), *published]
-
-    def _ui(self, facts: RunFacts, step: int) -> dict[str, Any]:
-        loras, note = (
+    def _ui(self, curve: LossCurve, step: int) -> dict[str, Any]:
+        report = run_report(
+            self.directory,
+            curve,
+            step,
             folders.publish_folder(),
-            " ".join(filter(None, (self._decision.note, self._elsewhere, self._published.note))),
+            variant=self._model.variant.name,
+            note=" ".join(filter(None, (self._decision.note, self._elsewhere, self._published.note))),
+            stop_pressed=self._stop_pressed,
         )
-        variant, pressed = self._model.variant.name, self._stop_pressed
-        report = run_report(self.directory, facts, step, loras, variant=variant, note=note, stop_pressed=pressed)
         status, samples = report["status"], report["samples"]
         about = {"kind": "ended", "state": status, "step": step, "steps": report["steps"]}
         self._progress.say(f"{status}: step {step} of {report['steps']}", now=True, about=about, state=status)
@@ -152,7 +147,7 @@ class QueuedTraining:
     def _cache_counts(self) -> dict[str, int]:
         """Returns the numbers of encoded and reused cache entries in this queue entry."""
         counts = {k: v for k, v in asdict(self._cache.report).items() if isinstance(v, int)}
-        if self._cache.prompt_id != current_prompt_id():  # ComfyUI reused the output of an earlier queue
+        if not self._encoded_here:
             for kind in ("latents", "texts", "conditions"):
                 counts[f"{kind}_reused"] += counts[f"{kind}_encoded"]
                 counts[f"{kind}_encoded"] = 0
@@ -211,5 +206,6 @@ def _other_folder() -> str:
 def _engine_options(steps_this_queue: int, cache_seconds: float) -> list[str]:
     limit = ["--max-steps", str(steps_this_queue)] if steps_this_queue else []
     spent = ["--cache-seconds", str(cache_seconds)] if cache_seconds else []
-    trackers = ["--trackers", str(file), "--send-later"] if (file := folders.user_trackers_file()).is_file() else []
+    file = folders.user_file("trackers.json")
+    trackers = ["--trackers", str(file), "--send-later"] if file.is_file() else []
     return [*limit, *spent, *trackers, *([] if args.disable_metadata else ["--embed-workflow"])]

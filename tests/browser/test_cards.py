@@ -240,6 +240,11 @@ def test_files_without_a_caption_are_marked_and_the_buttons_say_what_becomes_of_
     shows(shown, "without a caption")
     canvas.fit()
     canvas.screenshot("cards-captions-missing")
+    shows(shown, "not measured yet")
+    shown.locator(".wan-sheet").hover()
+    canvas.page.wait_for_function(
+        "() => !document.querySelector('[data-card=dataset]').innerText.includes('not measured yet')"
+    )
     assert serious(canvas, '.wan-card[data-card="dataset"]') == []
 
     shown.get_by_label("trigger word").fill("ohwx")

@@ -11,6 +11,7 @@ import pytest
 from route_server import RouteServer, assert_safe, our_module, write_run
 
 from tests.support.damaged import BAD_NUMBERS, damaged_lines
+from wan_core.metrics import read_loss_curve
 
 pytestmark = pytest.mark.comfy
 bad_values = pytest.mark.parametrize("value", BAD_NUMBERS.values(), ids=BAD_NUMBERS)
@@ -24,13 +25,14 @@ def test_a_training_that_ended_is_told_from_the_lines_that_are_whole(
     with (directory / "metrics.jsonl").open("a") as file:
         file.write("\n".join(damaged_lines(value)) + "\n")
     runs = our_module(pack_nodes, "runs.facts")
-    facts = runs.RunFacts(directory)
-    assert facts.losses[:2] == [1.0, 0.5]
-    assert facts.losses[-1] == 0.25
-    assert facts.eval_losses == [(2, 0.5), (4, 0.25)]
-    assert facts.seconds_per_step in (0.2, 0.3, 0.4)
+    curve = read_loss_curve(directory / "metrics.jsonl")
+    said = runs.run_report(directory, curve, 4, tmp_path, variant="2.1 T2V-1.3B", note="", stop_pressed=False)
+    assert [loss for _, loss in said["losses"]][:2] == [1.0, 0.5]
+    assert said["losses"][-1][1] == 0.25
+    assert said["eval_losses"] == [(2, 0.5), (4, 0.25)]
+    assert said["seconds_per_step"] in (0.2, 0.3, 0.4)
     assert runs.chosen_steps(directory, "best") == runs.chosen_steps(directory, "latest") == (4,)
-    assert len(facts.samples()) == 2
+    assert len(said["samples"]) == 2
 
 
 @bad_values
@@ -44,10 +46,13 @@ def test_a_damaged_index_of_samples_costs_only_its_samples(
     outside = '{"id": "a", "step": 1, "file": "../status.json"}, {"id": "b", "step": 1, "file": "samples/..\\\\x"}'
     long = json.dumps({"id": "c", "step": 1, "file": "samples/" + "x" * 5000})
     index.write_text(f"[{json.dumps(good)}, {entry}, {outside}, {long}]")
-    facts = our_module(pack_nodes, "runs.facts").RunFacts(directory)
-    assert [sample["filename"] for sample in facts.samples()] in ([Path(good["file"]).name], [])  # []: no JSON at all
+    previews = our_module(pack_nodes, "runs.facts").previews
+    assert [sample["filename"] for sample in previews(directory)] in (
+        [Path(good["file"]).name],
+        [],
+    )  # []: no JSON at all
     index.write_text(value)
-    assert facts.samples() == []
+    assert previews(directory) == []
 
 
 @pytest.mark.skipif(os.name == "nt", reason="links need a right on Windows")

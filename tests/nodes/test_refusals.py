@@ -304,21 +304,13 @@ def test_a_strength_that_is_none_is_said_before_the_training(comfy: ComfyServer)
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
-    [
-        ("steps", "abc", 'steps is "abc"; it must be a number.'),
-        ("learning_rate", "1e-4x", 'learning_rate is "1e-4x"; it must be a number.'),
-        ("learning_rate", [1], 'learning_rate is "[1]"; it must be a number.'),
-        ("rank", None, 'rank is "None"; it must be a number.'),
-    ],
+    ("name", "value"), [("steps", "abc"), ("learning_rate", "1e-4x"), ("learning_rate", [1]), ("rank", None)]
 )
-def test_a_text_where_a_number_belongs_fails_the_whole_prompt(
-    comfy: ComfyServer, name: str, value: object, said: str
-) -> None:
+def test_a_text_where_a_number_belongs_fails_the_whole_prompt(comfy: ComfyServer, name: str, value: object) -> None:
     """ComfyUI would drop the node, run the dataset of the graph, and end in a success in which nothing was trained."""
     graph = training_graph("refused")
     graph[TRAIN]["inputs"][name] = value
-    assert said in refusal(comfy, graph)
+    assert f"{name} is not a number." in refusal(comfy, graph)
 
 
 def test_numbers_as_texts_and_links_stay_as_they_came(pack_nodes: dict[str, Any]) -> None:

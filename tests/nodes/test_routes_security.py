@@ -173,7 +173,7 @@ def test_the_server_knows_the_name_of_its_own_computer(
 ) -> None:
     package = our_module(pack_nodes, "routes")
     monkeypatch.setattr(socket, "gethostname", lambda: "Render-1")
-    monkeypatch.setattr(our_module(pack_nodes, "bridge.folders"), "user_hosts_file", lambda: tmp_path / "hosts.json")
+    monkeypatch.setattr(our_module(pack_nodes, "bridge.folders"), "user_file", lambda name: tmp_path / name)
     assert package._known_hosts() == ["Render-1", "Render-1.local"]
     (tmp_path / "hosts.json").write_text('["a", 1]', encoding="utf-8")
     assert package._known_hosts() == ["a", "Render-1", "Render-1.local"]

@@ -50,6 +50,6 @@ def test_a_schema_that_knows_none_is_given_none(
 
     search = sys.modules[pack_nodes["TrainLoRA"].__module__.rpartition(".")[0] + ".bridge.widgets"]
     monkeypatch.setattr(io, "Schema", Older)
-    assert search.searched_as("finetune") == {}
+    assert search.in_menu("finetune") == {"category": "Wan Trainer"}
     monkeypatch.setattr(io, "Schema", with_aliases(Older))
-    assert search.searched_as("finetune", "musubi") == {"search_aliases": ["finetune", "musubi"]}
+    assert search.in_menu("finetune, musubi")["search_aliases"] == ["finetune", "musubi"]

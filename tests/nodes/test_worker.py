@@ -211,7 +211,6 @@ def test_a_worker_that_was_killed_says_whether_memory_was_full(
     watch = sys.modules[worker_module.HostWatch.__module__]
     monkeypatch.setattr(watch, "host_bytes", lambda: free << 30)
     monkeypatch.setattr(watch, "host_total", lambda: 16 << 30)
-    monkeypatch.setattr(watch, "_JUST_STARTED", 0)
     with start("waits", "9.4 GiB (WanTEModel 6.7)" if free == 1 else "") as worker:
         # Only once it speaks: one that is gone before it was looked at has held nothing anybody saw.
         ending = worker.follow(lambda _event: worker.process.kill(), never)
@@ -224,17 +223,6 @@ def test_a_worker_that_was_killed_says_whether_memory_was_full(
     assert re.search(
         rf"it used [\d.]+ GiB, and {free}\.0 of 16\.0 GiB were free at the last measurement", ending.sentence()
     )
-
-
-@pytest.mark.skipif(os.name == "nt", reason="Windows has no signals")
-def test_what_a_process_held_that_had_just_started_is_not_told(
-    start: Callable[[str], Any], worker_module: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys.modules[worker_module.HostWatch.__module__], "_JUST_STARTED", 1 << 50)
-    with start("waits") as worker:
-        ending = worker.follow(lambda _event: worker.process.kill(), never)
-    assert "GiB were free at the last measurement" in ending.sentence()
-    assert "it used" not in ending.sentence()
 
 
 def test_the_end_of_a_log_opens_on_a_whole_line(worker_module: Any, tmp_path: Path) -> None:

@@ -17,12 +17,11 @@ from .config import (
     STATUS_FILES,
     DataConfig,
     RunConfig,
-    RunStatus,
     cache_names_in_use,
     read_run,
     read_status,
 )
-from .foresee import Foreseen, foresee
+from .foresee import foresee
 from .full_disk import disk_sentence
 from .generating import Generation, api_form, can_generate, canvas_form, note_lines
 from .grid import Cell, Column, SampleJob, refuse_too_many

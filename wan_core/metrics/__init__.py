@@ -8,7 +8,7 @@ from .jsonl import JsonlSink
 from .measured import broken_previews, read_experts, read_measured
 from .pages import MetricsPages
 from .ranks import FOLDER, RANK_FILE, RankFile, forget_ranks, read_ranks
-from .records import finite, read_loss_curve, records_of, whole
+from .records import LossCurve, finite, read_loss_curve, records_of, whole
 from .tail import MetricsTail, read_tail
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "RANK_FILE",
     "HealthWatch",
     "JsonlSink",
+    "LossCurve",
     "MetricsPages",
     "MetricsTail",
     "RankFile",

@@ -124,9 +124,10 @@ export class DatasetCard extends Card {
    */
   async #measure(scan, measured) {
     for (let left = true; left; ) {
-      const findings = records((await this.captions.measure(scan).catch(() => null))?.findings);
+      const answer = await this.captions.measure(scan).catch(() => null);
+      const findings = records(answer?.findings);
       left = findings.some(({ kind }) => kind === "not_measured");
-      if (findings.length) measured(/** @type {any[]} */ (findings));
+      if (answer) measured(/** @type {any[]} */ (findings));
     }
   }
 }

@@ -1,15 +1,58 @@
-"""Precision Policy (Wan): the compute dtype of each part of the model, for choices that no preset has."""
+"""Fp8 / Int8 Quantize (Wan) and Precision Policy (Wan): number formats of the frozen base, and of each part."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from comfy_api.latest import io
 
 from ..wan_core.config import settings_of
-from ..wan_core.precision import PRESETS, SWITCHES, PrecisionPolicy, dtype_name, switch_values
-from .bridge.types import CATEGORY, ModelHandle, WanTrainModel
-from .bridge.widgets import advanced, check_menus, judged_when_it_runs, one_of, searched_as, widget
+from ..wan_core.job import check_quantize
+from ..wan_core.precision import PRESETS, SWITCHES, PrecisionPolicy, QuantizeConfig, dtype_name, switch_values
+from ..wan_core.words import logger
+from .bridge.types import ModelHandle, WanTrainModel
+from .bridge.widgets import advanced, check_menus, in_menu, judged_when_it_runs, one_of, widget, widgets
+
+_log = logger(__name__)
+
+
+class Fp8Quantize(io.ComfyNode):
+    """Returns a new model plan; TrainLoRA quantizes the weights block by block when it loads the model."""
+
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="Fp8Quantize",
+            display_name="Fp8 / Int8 Quantize (Wan)",
+            **in_menu("8 bit, quantization, low vram, save memory"),
+            description="Quantizes the base model to 8 bits for training: about half the memory of bf16. Only frozen "
+            "weights are quantized, not the LoRA. It works before or after Split Across GPUs. A file that is already "
+            "quantized (fp8, GGUF) stays unchanged.",
+            inputs=[
+                WanTrainModel.Input("model", tooltip="From Load Wan Model or Split Across GPUs."),
+                *widgets(QuantizeConfig, "scheme keep_high_precision"),
+                *advanced(*widgets(QuantizeConfig, "include exclude")),
+            ],
+            outputs=[WanTrainModel.Output(display_name="model", tooltip="The plan with quantization added.")],
+        )
+
+    validate_inputs = judged_when_it_runs
+
+    @classmethod
+    def execute(cls, model: ModelHandle, **values: Any) -> io.NodeOutput:
+        check_menus(QuantizeConfig, values)
+        quantize = QuantizeConfig(**values, vace_blocks=bool(model.variant.shape.vace_layers))
+        check_quantize(quantize, model.variant.shape)
+        if model.quantization != "none" and model.plan.base_precision == "as in file":
+            note = (
+                f"The model is stored quantized already ({model.quantization}), and Fp8 / Int8 Quantize does not "
+                "change it. To quantize it again, set base_precision of Load Wan Model to bf16."
+            )
+            _log.warning("%s", note)
+            return io.NodeOutput(model, ui={"text": [note]})
+        return io.NodeOutput(replace(model, plan=model.plan.with_quantize(quantize)))
+
 
 AS_LOADED, AS_PRESET = "as loaded", "as preset"
 
@@ -23,8 +66,7 @@ class WanPrecisionPolicy(io.ComfyNode):
         return io.Schema(
             node_id="WanPrecisionPolicy",
             display_name="Precision Policy (Wan)",
-            category=CATEGORY,
-            **searched_as("bf16", "fp16", "float32", "mixed precision", "dtype"),
+            **in_menu("bf16, fp16, float32, mixed precision, dtype"),
             description="Sets single precision switches of the model to train. Most people need only the presets of "
             "Load Wan Model. Precision Audit measures what a switch costs on your model.",
             inputs=[
@@ -82,10 +124,6 @@ class WanPrecisionPolicy(io.ComfyNode):
         base = model.plan.precision.to_dict() if preset == AS_LOADED else {"preset": preset}
         policy = PrecisionPolicy.from_dict({**base, **switches, **products})
         handle = replace(model, plan=model.plan.with_precision(policy))
-        return io.NodeOutput(handle, _describe_policy(handle))
-
-
-def _describe_policy(handle: ModelHandle) -> str:
-    policy, numerics = handle.plan.precision, handle.plan.precision.numerics(handle.compute_dtype)
-    parts = [f"{part}: {dtype_name(getattr(numerics, part))}" for part in ("compute", *SWITCHES, "matmul")]
-    return "\n".join([f"precision {policy.describe()}", *parts])
+        numerics = policy.numerics(handle.compute_dtype)
+        lines = [f"{part}: {dtype_name(getattr(numerics, part))}" for part in ("compute", *SWITCHES, "matmul")]
+        return io.NodeOutput(handle, "\n".join([f"precision {policy.describe()}", *lines]))

@@ -263,6 +263,10 @@ def _apple_memory(_: torch.device) -> tuple[int, int]:
     return max(most - torch.mps.driver_allocated_memory(), 0), most
 
 
+def _set_apple_state(state: Tensor, _: torch.device) -> None:
+    torch.mps.set_rng_state(state)
+
+
 _APPLE = SimpleNamespace(
     get_device_properties=_apple_properties,
     memory_allocated=lambda _device: torch.mps.current_allocated_memory(),
@@ -276,7 +280,7 @@ _APPLE = SimpleNamespace(
     synchronize=lambda _device: torch.mps.synchronize(),
     empty_cache=lambda: torch.mps.empty_cache(),
     get_rng_state=lambda _device: torch.mps.get_rng_state(),
-    set_rng_state=lambda state, _device: torch.mps.set_rng_state(state),
+    set_rng_state=_set_apple_state,
 )
 """torch.mps under the names that torch.cuda and torch.xpu share. It knows one GPU, and counts no peaks"""
 

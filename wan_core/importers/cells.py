@@ -132,5 +132,6 @@ def _remembered(key: _Key, tables: Sequence[Path], read: ListedCells) -> Iterato
 
 
 def _bytes_of(cell: Any) -> int:
-    inner = cast("dict[str, Any]", cell).values() if isinstance(cell, dict) else cell if isinstance(cell, list) else ()
-    return getsizeof(cell) + sum(map(_bytes_of, cast("Iterable[Any]", inner)))
+    inner: Iterable[Any] = cast("list[Any]", cell) if isinstance(cell, list) else ()
+    inner = cast("dict[str, Any]", cell).values() if isinstance(cell, dict) else inner
+    return getsizeof(cell) + sum(map(_bytes_of, inner))

@@ -51,7 +51,7 @@ _HEIGHTS = {
 """class -> height in pixels, without the title"""
 _LOW, _WIDTH, _GAP, _TITLE = 82, 290, 30, 30
 """pixels: height of other nodes; width of all; space between two; height of a title"""
-_NOTE = (70, 24)
+_NOTE = (90, 34)
 """height of the note, and of each paragraph"""
 _TITLED = "wan_trainer_title"
 """property with a title that the page translates: web/js/lib/page/titles.mjs"""

@@ -63,6 +63,17 @@ test("each note of a template says by a property that it is ours", () => {
   }
 });
 
+test("the text of this pack's notes is enlarged, and that of no other note", () => {
+  const enlarged = (bgcolor) => {
+    const names = [];
+    const element = { classList: { add: (name) => names.push(name) } };
+    translateNote({ type: "MarkdownNote", bgcolor, widgets: [{ value: "A line", element }] });
+    return names;
+  };
+  for (const { bgcolor } of notes) assert.deepEqual(enlarged(bgcolor), ["wan-note"]);
+  assert.deepEqual(enlarged("#653"), []);
+});
+
 for (const language of LANGUAGES) {
   const list = listOf(language);
   const pairs = Object.entries(list);

@@ -111,7 +111,9 @@ export class ChoiceEditor {
     write(this.excluding, excluded ? t("Include") : t("Exclude"));
     this.excluding.title = excluded
       ? t("Trains this clip again")
-      : t("Excludes this clip from training; its file is kept, and wan_dataset.json next to it records the choice");
+      : t(
+          "Excludes this clip from training; its file is kept, and wan_dataset.json next to it records the choice",
+        );
     mark(this.excluding, "aria-pressed", String(excluded));
     this.excluding.hidden = !able;
     this.whole.hidden = !able || !isCut(this.#choice);

@@ -11,6 +11,8 @@ import { loadList } from "../page/words.mjs";
 import { filled, formOf, readForm } from "./forms.mjs";
 
 const NOTE = "MarkdownNote";
+/** Background of the notes that this pack writes (wan_core/canvas.py). */
+const GROUND = "#2a2318";
 /** Property of a translated note: shown line -> English line. */
 const ENGLISH = "wan_trainer_english";
 /** Allowed value of a placeholder: sizes and figures, such as `832x480` or `10.8 (26)`, but no sentence. */
@@ -47,11 +49,12 @@ export function lineInWords(line) {
   return line;
 }
 
-/** Enlarges the text of a note of ours and translates it. @param {import("../page/graph.mjs").GraphNode} node a loaded one */
+/** Enlarges the text of a note of this pack, and translates that of a template. @param {import("../page/graph.mjs").GraphNode} node a loaded one */
 export function translateNote(node) {
   const [widget] = node.widgets ?? [];
-  if (node.type !== NOTE || !node.properties?.[TITLE] || typeof widget?.value !== "string") return;
-  widget.element?.classList.add("wan-note");
+  if (node.type !== NOTE || typeof widget?.value !== "string") return;
+  if (node.bgcolor === GROUND) widget.element?.classList.add("wan-note");
+  if (!node.properties?.[TITLE]) return;
   const before = new Map(Object.entries(node.properties[ENGLISH] ?? {}));
   /** @type {Record<string, string>} */
   const english = {};

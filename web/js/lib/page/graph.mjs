@@ -5,7 +5,7 @@
  * The members of LiteGraph's graphs and nodes that this pack uses.
  * @typedef {{ id?: string, nodes?: GraphNode[], _nodes?: GraphNode[], getNodeById: (id: number) => GraphNode | null,
  *   add?: Function, trigger?: Function, beforeChange?: Function, afterChange?: Function, canvasAction?: Function }} Graph
- * @typedef {{ id: number, comfyClass?: string, hideOutputImages?: boolean, title?: string, onDrawBackground?: Function, graph?: Graph,
+ * @typedef {{ id: number, bgcolor?: string, comfyClass?: string, hideOutputImages?: boolean, title?: string, onDrawBackground?: Function, graph?: Graph,
  *   subgraph?: Graph, type?: string, mode?: number, pos?: number[], size?: number[], connect?: Function, getInputLink?: Function,
  *   widgets?: { name: string, label?: string, tooltip?: string, value: unknown, element?: HTMLElement, serialize?: boolean, callback?: Function,
  *   options?: { values?: unknown, tooltip?: string } }[], properties?: Record<string, unknown>, computeSize?: Function, setSize?: Function,

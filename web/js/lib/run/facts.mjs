@@ -53,7 +53,9 @@ export function facts(history, summary) {
     [...evaluationName(history, summary), evaluationValue(history, summary, 4)],
     [
       t("prior"),
-      t("Prior preservation: how far the newest preservation clips are from the base model's prediction"),
+      t(
+        "Prior preservation: how far the newest preservation clips are from the base model's prediction",
+      ),
       short(history.prior, 4),
     ],
     ["lr", t("Learning rate"), running ? short(line?.lr) : ""],

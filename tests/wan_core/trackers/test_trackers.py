@@ -287,7 +287,7 @@ def test_an_address_that_does_not_answer_is_named_without_its_key(
             webhook.take(CheckpointSaved(step=2, folder="saves/step-000002"))
         except Unreachable as error:
             said = str(error)
-        assert re.fullmatch(r"127\.0\.0\.1 did not answer \(.+\)\. Look at the address, or wait\.", said)
+        assert re.fullmatch(r"127\.0\.0\.1 did not answer \(.+\)\. Check the address, or wait\.", said)
 
 
 # ---- the settings

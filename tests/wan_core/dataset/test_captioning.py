@@ -65,7 +65,7 @@ def test_answers_that_are_no_captions_are_named() -> None:
     )
     for names, given, why in (
         ("ab", ["x"], "There are 2 clips and 1 captions"),
-        ("ab", ["", " "], "answered nothing for a, b. No caption is written"),
+        ("ab", ["", " "], "gave no answer for a, b. No caption is written"),
         ("abc", ["A cat."] * 3, 'gave all 3 clips the same caption: "A cat."'),
     ):
         with pytest.raises(DatasetError, match=why):

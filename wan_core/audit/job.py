@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from ..abilities import abilities_of
 from ..accelerator import has_float64
@@ -34,7 +33,7 @@ from ..precision import check_matmul, dtype_name, float32_products
 from ..train import NoisedBatch, SaveStore, noise_batch
 from ..words import first_line
 from .any_dtype import fill_empty_adapters, let_linears_cast
-from .candidates import REFERENCE, Candidate, candidates
+from .candidates import REFERENCE, candidates
 from .measure import Measurement, measure
 from .report import AuditReport, AuditRow
 
@@ -126,7 +125,9 @@ class _Audit:
         self._require_float64()
         self._require_memory()
         trained = dict.fromkeys(row.numerics for row in self._rows if row.kind not in _NEVER_TRAINED)
-        predicted = {numerics: self._predicted(numerics) for numerics in trained}
+        predicted = {
+            numerics: max(memory.peak for memory in self._estimate(numerics).devices.values()) for numerics in trained
+        }
         model, adapters = self._load()
         distinct = list(dict.fromkeys(row.numerics for row in self._rows))
         done, total = 0, len(self._items) * len(self._timesteps) * (1 + len(distinct))
@@ -169,22 +170,15 @@ class _Audit:
 
     def _points(self, device: torch.device) -> Iterator[NoisedBatch]:
         """Yields each clip at each timestep, with noise seeded by clip and timestep."""
+        first_frame = self._run.first_frame_share > 0
         for item in self._items:
             batch = self._batches.load([item])
+            # As in the training of TI2V-5B, the model is given the first latent frame.
+            given = torch.ones(1, dtype=torch.bool) if first_frame and batch.latents.shape[2] > 1 else None
             for timestep in self._timesteps:
                 noise = draw_noise(batch.latents.shape, seeded_generator("audit", item.latent_key, timestep))
                 sigma = torch.tensor([timestep / 1000])
-                yield noise_batch(batch, noise, sigma, device, self._given(batch.latents))
-
-    def _given(self, latents: Tensor) -> Tensor | None:
-        """Returns a mask (B,) bool of the clips whose first latent frame the model is given, as in the training of
-        TI2V-5B; None without such clips."""
-        share = self._run.first_frame_share
-        return torch.ones(len(latents), dtype=torch.bool) if share and latents.shape[2] > 1 else None
-
-    def _predicted(self, numerics: Numerics) -> int:
-        """Returns the predicted peak of a training step in these dtypes, on the fullest device."""
-        return max(memory.peak for memory in self._estimate(numerics).devices.values())
+                yield noise_batch(batch, noise, sigma, device, given)
 
     def _estimate(self, numerics: Numerics | None) -> MemoryEstimate:
         shape = job_shape(self._plan, self._run.roots, self._lora, numerics=numerics, found=self._run.file)
@@ -229,10 +223,6 @@ class _Audit:
         device: torch.device,
         adapters: str,
     ) -> AuditReport:
-        def row(candidate: Candidate) -> AuditRow:
-            trained = candidate.kind not in _NEVER_TRAINED
-            return AuditRow.of(candidate, found[candidate.numerics], predicted[candidate.numerics] if trained else None)
-
         plan = self._plan
         report = AuditReport(
             model=plan.base_file,
@@ -247,7 +237,10 @@ class _Audit:
             device=abilities_of(device).name,
             torch=torch.__version__,
             reference_seconds=sorted(reference_s)[len(reference_s) // 2],
-            rows=tuple(map(row, self._rows)),
+            rows=tuple(
+                AuditRow.of(row, found[row.numerics], None if row.kind in _NEVER_TRAINED else predicted[row.numerics])
+                for row in self._rows
+            ),
         )
         worst = next(iter(report.ranked("change")))
         self._emit(Note(text=f"Of the single changes, {worst.label} changes the velocity most."))
@@ -255,7 +248,6 @@ class _Audit:
 
 
 def _products(plan: ModelPlan, found: WanFile) -> tuple[torch.dtype, ...]:
-    """Returns the 8-bit dtypes in which every device of a plan can run matmuls with the plan's quantized weights."""
     able: list[torch.dtype] = []
     for dtype in sorted(packed_dtypes(plan, found), key=str):
         with contextlib.suppress(ConfigError):

@@ -106,8 +106,6 @@ def measure(
 
 
 class _Runner:
-    """Runs passes of one model and records each block's output."""
-
     def __init__(self, model: WanTransformer, stop_reason: Callable[[], str]) -> None:
         self._model, self._stop_reason = model, stop_reason
         self._parameters = adapter_parameters(model)
@@ -124,17 +122,23 @@ class _Runner:
         compute_in(self._model, numerics)
         self._drop_gradients()
         device = point.noised.device
-        _reset_peak(device)
-        began = _now(device)
+        on_gpu = is_gpu(device)
+        if on_gpu:
+            reset_peak(device)
+        synchronize(device)
+        began = time.perf_counter()
         self._stream = []
         velocity = self._model(point.noised, point.timestep, point.text, point.conditioning)
         # Taken away before the backward pass, so that its recompute does not record into it.
         stream, self._stream = self._stream, None
         velocity_loss(velocity, true_velocity(point), point.trained).backward()
-        seconds = _now(device) - began
+        synchronize(device)
+        seconds = time.perf_counter() - began
         gradients = {name: p.grad for name, p in self._parameters.items() if p.grad is not None}
         self._drop_gradients()
-        return Pass(velocity.detach(), gradients, tuple(stream), seconds, _peak(device))
+        return Pass(
+            velocity.detach(), gradients, tuple(stream), seconds, (memory_of(device)["peak"] or 0) if on_gpu else 0
+        )
 
     def _after_block(self, _block: Any, _inputs: Any, output: Tensor) -> None:
         if reason := self._stop_reason():
@@ -171,18 +175,3 @@ def _distance(pairs: Sequence[tuple[Tensor, Tensor]]) -> Distance:
         cosine=product / lengths if lengths else 0.0,
         largest=largest / math.sqrt(exact_square / count),
     )
-
-
-def _now(device: torch.device) -> float:
-    """Synchronises the GPU and returns the time in seconds."""
-    synchronize(device)
-    return time.perf_counter()
-
-
-def _reset_peak(device: torch.device) -> None:
-    if is_gpu(device):
-        reset_peak(device)
-
-
-def _peak(device: torch.device) -> int:
-    return (memory_of(device)["peak"] or 0) if is_gpu(device) else 0

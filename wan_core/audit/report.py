@@ -7,9 +7,12 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from ..config import Config
+from ..words import counted
 from .candidates import Candidate
-from .measure import Distance, Measurement
+from .measure import Measurement
 
 _REPORT_VERSION = 1
 _HEADINGS = {
@@ -67,9 +70,9 @@ class AuditRow(Config):
             after=candidate.after,
             output_error=_together(d.relative for d in measured.output),
             gradient_error=_together(d.relative for d in measured.gradient),
-            output_cosine=_mean(measured.output),
-            gradient_cosine=_mean(measured.gradient),
-            output_largest=_finite(max((d.largest for d in measured.output), key=_nan_first)),
+            output_cosine=_finite(statistics.fmean(d.cosine for d in measured.output)),
+            gradient_cosine=_finite(statistics.fmean(d.cosine for d in measured.gradient)),
+            output_largest=_finite(float(np.max([d.largest for d in measured.output]))),
             output_errors=tuple(_finite(d.relative) for d in measured.output),
             gradient_errors=tuple(_finite(d.relative) for d in measured.gradient),
             block_output_errors=_per_block(measured.block_output),
@@ -110,7 +113,7 @@ class AuditReport(Config):
         rows = tuple(row for row in self.rows if row.kind == kind)
         if kind not in ("change", "alone"):
             return rows
-        return tuple(sorted(rows, key=lambda row: -_large(row.output_error)))
+        return tuple(sorted(rows, key=lambda row: -math.inf if row.output_error is None else -row.output_error))
 
     @property
     def plan(self) -> AuditRow:
@@ -122,7 +125,7 @@ class AuditReport(Config):
             f"Precision of {self.model.rpartition(':')[2]} (Wan {self.variant}) against float32, on {self.device}",
             f"policy {self.policy}, linear layers in {self.compute}"
             + (f", weights {self.quantized}" if self.quantized else ""),
-            f"{_count(len(self.clips), 'clip')} of at most {self.tokens} tokens, timesteps "
+            f"{counted(len(self.clips), 'clip')} of at most {self.tokens} tokens, timesteps "
             f"{', '.join(f'{t:.0f}' for t in self.timesteps)}; {self.adapters}",
             "",
             f"{'':38}{'velocity':>10}{'x plan':>8}{'gradient':>11}{'x plan':>8}{'step GiB':>10}{'seconds':>9}",
@@ -140,7 +143,7 @@ class AuditReport(Config):
         return (
             f"  {row.label:36}{_error(row.output_error):>10}{_times(row.output_error, plan.output_error):>8}"
             f"{_error(row.gradient_error):>11}{_times(row.gradient_error, plan.gradient_error):>8}"
-            f"{_gib(row.predicted_bytes):>10}{row.seconds:>9.2f}"
+            f"{'' if row.predicted_bytes is None else f'{row.predicted_bytes / 2**30:.2f}':>10}{row.seconds:>9.2f}"
         )
 
 
@@ -152,34 +155,13 @@ def _times(value: float | None, plan: float | None) -> str:
     return "" if value is None or not plan else f"{value / plan:.2f}"
 
 
-def _gib(value: int | None) -> str:
-    return "" if value is None else f"{value / 2**30:.2f}"
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}" + ("" if number == 1 else "s")
-
-
-def _large(value: float | None) -> float:
-    return math.inf if value is None else value
-
-
-def _nan_first(value: float) -> float:
-    return math.inf if math.isnan(value) else value
-
-
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
 def _together(values: Iterable[float]) -> float | None:
-    """Returns the root mean square of the errors."""
     squares = [value * value for value in values]
     return _finite(math.sqrt(sum(squares) / len(squares)))
-
-
-def _mean(distances: Sequence[Distance]) -> float | None:
-    return _finite(sum(d.cosine for d in distances) / len(distances))
 
 
 def _per_block(points: Sequence[Sequence[float]]) -> tuple[float | None, ...]:

@@ -57,71 +57,56 @@ def suggest(
     if nothing_to_learn:
         return Suggestion(None, nothing_to_learn)
     if not measured:
-        return Suggestion(None, "No step is suggested: no evaluation loss was measured.")
+        return _none("No step is suggested: no evaluation loss was measured.")
     if not measured[-1].held_out:
-        return Suggestion(
-            None,
+        return _none(
             "No step is suggested: the evaluation loss was measured on training clips, and falls also when a run "
-            "memorises them. Hold clips out: held_out_ratio of Wan Dataset Settings.",
+            "memorises them. Hold clips out: held_out_ratio of Wan Dataset Settings."
         )
     points = [point for point in measured if point.held_out]
     before, candidates = points[0], [p for p in points if p.step > 0 and p.step in saved]
     if before.step or len(candidates) < 2:
-        return Suggestion(
-            None,
-            "No step is suggested: a suggestion needs the held-out loss before training and at two saved steps or "
-            "more.",
+        return _none(
+            "No step is suggested: a suggestion needs the held-out loss before training and at two saved steps or more."
         )
     overfits = overfits_from(points, curve) if curve is not None else None
     intact = [point for point in candidates if point.step not in broken]
     if not intact:
         why = broken[min(candidates, key=lambda point: point.loss).step]
-        return Suggestion(
-            None,
-            filled("No step is suggested: the previews of all saved steps look broken ({why}).", why=why),
-            overfits,
-        )
+        return _none("No step is suggested: the previews of all saved steps look broken ({why}).", overfits, why=why)
     best = min(intact, key=lambda point: point.loss)
-    noise = noise_of(points, best, before)
-    gain = before.loss - best.loss
+    noise, gain = noise_of(points, best, before), before.loss - best.loss
+    losses = {"first": f"{before.loss:.4f}", "loss": f"{best.loss:.4f}"}
     if gain <= noise:
-        return Suggestion(
-            None,
-            filled(
-                "No step is suggested: the held-out loss went from {first} before training to {loss} at best, and "
-                "changes smaller than {noise} between steps are noise.",
-                first=f"{before.loss:.4f}",
-                loss=f"{best.loss:.4f}",
-                noise=f"{noise:.4f}",
-            ),
+        return _none(
+            "No step is suggested: the held-out loss went from {first} before training to {loss} at best, and "
+            "changes smaller than {noise} between steps are noise.",
             overfits,
+            noise=f"{noise:.4f}",
+            **losses,
         )
     if gain <= 2 * noise and _stands_alone(points, best):
-        return Suggestion(
-            None,
-            filled(
-                "No step is suggested: the held-out loss went from {first} before training to {loss} at best, at that "
-                "step alone; changes smaller than {noise} that neighbouring steps do not share are noise.",
-                first=f"{before.loss:.4f}",
-                loss=f"{best.loss:.4f}",
-                noise=f"{2 * noise:.4f}",
-            ),
+        return _none(
+            "No step is suggested: the held-out loss went from {first} before training to {loss} at best, at that "
+            "step alone; changes smaller than {noise} that neighbouring steps do not share are noise.",
             overfits,
+            noise=f"{2 * noise:.4f}",
+            **losses,
         )
-    return Suggestion(
-        best.step,
-        filled(
-            "Step {step} is suggested: its held-out loss of {loss} is the lowest of the saved steps, "
-            "{share} % below the {first} before training. Changes smaller than {noise} between steps are "
-            "noise.",
-            step=best.step,
-            loss=f"{best.loss:.4f}",
-            share=f"{100 * gain / before.loss:.1f}",
-            first=f"{before.loss:.4f}",
-            noise=f"{noise:.4f}",
-        ),
-        overfits,
+    why = filled(
+        "Step {step} is suggested: its held-out loss of {loss} is the lowest of the saved steps, "
+        "{share} % below the {first} before training. Changes smaller than {noise} between steps are "
+        "noise.",
+        step=best.step,
+        share=f"{100 * gain / before.loss:.1f}",
+        noise=f"{noise:.4f}",
+        **losses,
     )
+    return Suggestion(best.step, why, overfits)
+
+
+def _none(why: str, overfits: int | None = None, /, **values: object) -> Suggestion:
+    return Suggestion(None, filled(why, **values), overfits)
 
 
 def suggest_of_pair(
@@ -155,7 +140,6 @@ def suggest_of_pair(
 
 
 def _stands_alone(points: Sequence[Measured], best: Measured) -> bool:
-    """Returns whether an evaluation next to the best one has less than half of the best one's gain."""
     place, before = points.index(best), points[0].loss
     neighbours = [points[other] for other in (place - 1, place + 1) if 0 < other < len(points)]
     return any(before - point.loss < (before - best.loss) / 2 for point in neighbours)

@@ -33,8 +33,6 @@ _FLAT, _LEAST = 6, 10
 
 @dataclass
 class _Expert:
-    """The figures of one model up to now."""
-
     norms: deque[float] = field(default_factory=lambda: deque[float](maxlen=_NEW + _USUAL))
     losses: deque[float] = field(default_factory=lambda: deque[float](maxlen=_NEW + _USUAL))
     measured: list[Measured] = field(default_factory=list[Measured])
@@ -69,9 +67,11 @@ class HealthWatch:
         if len(expert.norms) < 2 * _NEW:
             return []
         norm, loss = _growth(expert.norms), _growth(expert.losses)
+        usual_is_known = len(expert.norms) == _NEW + _USUAL
+        both = norm > _NORM and loss > (_LOSS if usual_is_known else _LOSS_AT_ONCE)
         if expert.exploded:
             expert.exploded = norm > _CALM or loss > _CALM
-        elif _explodes(norm, loss, usual_is_known=len(expert.norms) == _NEW + _USUAL):
+        elif both or (usual_is_known and loss > _LOSS_ALONE):
             expert.exploded = True
             text = filled(
                 "Training diverges at step {step}: in {n} steps the gradients grew to {norm} times and the loss to "
@@ -126,15 +126,7 @@ class HealthWatch:
             expert.flat |= record.get("kind") == "plateau"
 
 
-def _explodes(norm: float, loss: float, usual_is_known: bool) -> bool:
-    """Returns whether gradient norm and loss grow as in a diverging run."""
-    if usual_is_known:
-        return (norm > _NORM and loss > _LOSS) or loss > _LOSS_ALONE
-    return norm > _NORM and loss > _LOSS_AT_ONCE
-
-
 def _growth(values: Sequence[float]) -> float:
-    """Returns the median of the newest values, divided by the median of the earlier values."""
     kept = list(values)
     usual = median(kept[:-_NEW])
     return median(kept[-_NEW:]) / usual if usual > 0 else 1.0

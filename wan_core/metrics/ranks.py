@@ -71,19 +71,15 @@ def read_ranks(directory: Path) -> list[dict[str, Any]]:
                 found.append((file_mark(path)[1] / 1e9, about))
     newest = max((written for written, _ in found), default=0.0)
     return [
-        {**device, "rank": about.get("rank"), "host": about.get("host"), "silent": _silent(newest - written)}
+        {**device, "rank": about.get("rank"), "host": about.get("host"), "silent": silent}
         for written, about in found
+        for silent in [round(newest - written) if newest - written > _SILENT_S else None]
         for device in about["devices"][:_MOST_DEVICES]
         if isinstance(device, dict)
     ]
 
 
-def _silent(seconds: float) -> int | None:
-    return round(seconds) if seconds > _SILENT_S else None
-
-
 def _files(directory: Path) -> list[Path]:
-    """Returns the files of all ranks, by rank."""
     try:
         return sorted(path for path in (directory / FOLDER).iterdir() if RANK_FILE.fullmatch(path.name))
     except OSError:

@@ -162,7 +162,7 @@ def _steps(
     stages = stages_of(Placement((devices[0],) * half + (devices[1],) * half))
     step = _Measured(model, inputs, streams)
     pipeline = Pipeline(model, stages)
-    pipeline._bridge = _OneCard(devices, step.arrived)
+    pipeline.bridge = _OneCard(devices, step.arrived)
 
     def run(schedule: Schedule) -> tuple[Timeline, float]:
         step.start(schedule)
@@ -195,8 +195,6 @@ def _steps(
                 "predicted_s": predicted.seconds,
                 "predicted_of_busy_s": busy.seconds,
                 "issued_s": issued,
-                "drawn": measured.drawn(96),
-                "drawn_model": predicted.drawn(96),
             }
         )
     seconds = [[cost.forward_s, cost.backward_s] for cost in costs]

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wan_core.placement.copies import PlainCopies
+from wan_core.placement.copies import Copies
 
 POISON = 0xFF
 """NaN in every float dtype"""
@@ -85,7 +85,7 @@ def die_in_copy(last: int) -> None:
     """Ends this process in the middle of its copy number `last`, as a power cut would."""
     count = 0
 
-    def start(_self: PlainCopies, source: Tensor, target: Tensor) -> Any:
+    def start(_self: Copies, source: Tensor, target: Tensor) -> Any:
         nonlocal count
         count += 1
         if count == last:
@@ -94,4 +94,4 @@ def die_in_copy(last: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         target.copy_(source)
 
-    PlainCopies.start = start
+    Copies.start = start

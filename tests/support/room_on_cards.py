@@ -20,7 +20,7 @@ from wan_core.errors import OutOfMemory
 from wan_core.lora import LoraConfig, adapter_parameters, inject_lora
 from wan_core.model import WanShape, WanTransformer
 from wan_core.placement import BlockOffload, DeviceCarrier, MemoryMeasures, model_offload, running_order
-from wan_core.placement.copies import PlainCopies
+from wan_core.placement.copies import Copies
 from wan_core.placement.plan import split_blocks
 from wan_core.precision import PrecisionPolicy, QuantizeConfig, QuantizedLinear, quantize_block
 
@@ -89,7 +89,7 @@ def there_and_back(
     return found
 
 
-class Watched(PlainCopies):
+class Watched(Copies):
     """Knows which memory of a device somebody still holds."""
 
     targets: ClassVar[list[weakref.ref[torch.UntypedStorage]]] = []

@@ -23,7 +23,7 @@ from wan_core.load import ModelPlan
 from wan_core.model import WanTransformer, check_compile
 from wan_core.model.compiled import PlainMode
 from wan_core.placement import PlacementConfig, free_memory_here
-from wan_core.placement.copies import PlainCopies, copies_of
+from wan_core.placement.copies import Copies, copies_of
 from wan_core.placement.model_offload import device_memory_ran_out
 from wan_core.precision import PrecisionPolicy
 
@@ -98,7 +98,7 @@ def test_a_kind_that_was_never_run_is_said_to_be(
     device, card = torch.device(kind), abilities_of(kind)
     assert (has_float64(device), card.fuses_attention(torch.bfloat16), card.compiles) == (float64, attention, compiles)
     assert (card.compute, backend_of(kind).float8, backend_of(kind).proven) == ("bf16", kind == "xpu:0", False)
-    assert isinstance(copies_of(device), PlainCopies)
+    assert isinstance(copies_of(device), Copies)
     plan = ModelPlan(base_file="diffusion_models:a", precision=PrecisionPolicy(preset="reference"))
     notes = notes_on_cards(plan, torch.bfloat16)
     assert "never run on such a device; docs/use/cards.md" in notes[0]

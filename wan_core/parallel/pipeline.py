@@ -7,8 +7,8 @@ gradients are those of plain accumulation, bit for bit on a CPU, because every s
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Protocol
@@ -87,8 +87,8 @@ class Pipeline:
     """Runs steps of a model by a schedule. It holds no tensors between steps."""
 
     def __init__(self, model: WanTransformer, stages: Sequence[Stage]) -> None:
-        self.model, self._stages = model, stages
-        self._bridge = Bridge(dict.fromkeys(stage.device for stage in stages))
+        self.model, self.stages = model, stages
+        self.bridge = Bridge(dict.fromkeys(stage.device for stage in stages))
         self.issued: list[Work] = []
         """the work of the last step, in the order of its issue"""
 
@@ -98,14 +98,14 @@ class Pipeline:
         After an error, the caller must drop the gradients.
         """
         self.issued = []
-        step = _Step(self.model, self._stages, self._bridge, micro_batches, self.issued)
+        step = _Step(self, micro_batches)
         try:
             if self.model.checkpoint_keeps_rng:
                 step.seed(schedule.micro_batches)
             step.run(schedule)
         finally:
-            for stage in self._stages:
-                self._bridge.free(stage.device, under_way=0)
+            for stage in self.stages:
+                self.bridge.free(stage.device, under_way=0)
 
 
 class _Ended(Exception):  # noqa: N818  no error of its own
@@ -113,18 +113,9 @@ class _Ended(Exception):  # noqa: N818  no error of its own
 
 
 class _Step:
-    """One step: the state that its threads share."""
-
-    def __init__(
-        self,
-        model: WanTransformer,
-        stages: Sequence[Stage],
-        bridge: Bridge,
-        micro_batches: MicroBatches,
-        issued: list[Work],
-    ) -> None:
-        self._model, self._stages, self._bridge = model, stages, bridge
-        self._micro_batches, self._issued = micro_batches, issued
+    def __init__(self, pipeline: Pipeline, micro_batches: MicroBatches) -> None:
+        self._model, self._stages, self._bridge = pipeline.model, pipeline.stages, pipeline.bridge
+        self._micro_batches, self._issued = micro_batches, pipeline.issued
         self._with_grad = torch.is_grad_enabled()
         self._changed = threading.Condition()
         self._done = set[Work]()
@@ -135,7 +126,7 @@ class _Step:
         self._losses: dict[int, Tensor] = {}
         self._slots: dict[tuple[int, int], int] = {}
         """(stage, micro-batch) -> number of the card's stack of kept tensors (`BlockOffload.keep_in`)"""
-        self._random = _RandomStates(stages) if model.checkpoint_keeps_rng else None
+        self._random = _RandomStates(self._stages) if self._model.checkpoint_keeps_rng else None
 
     def seed(self, count: int) -> None:
         """Record the state of the generators for every micro-batch."""
@@ -165,7 +156,6 @@ class _Step:
             raise failed
 
     def _run_line(self, line: Sequence[Work]) -> None:
-        """Issues the work of one card."""
         try:
             with torch.set_grad_enabled(self._with_grad):
                 for work in line:
@@ -260,24 +250,17 @@ class _RandomStates:
         for device in self._devices:
             self._states[micro, device] = _state(device)
 
-    def of(self, work: Work, stage: Stage) -> AbstractContextManager[Any]:
+    @contextmanager
+    def of(self, work: Work, stage: Stage) -> Iterator[None]:
         """Inside a forward pass, the generator of a stage continues where the micro-batch left it, for this thread
         only. In a backward pass, each block restores the state itself."""
-        key = (work.micro, _generator_of(stage))
-        return _Drawing(self._states, key, self._lock) if work.forward else self._lock
-
-
-class _Drawing(AbstractContextManager[None]):
-    def __init__(self, states: dict[Any, Tensor], key: tuple[int, torch.device], lock: Any) -> None:
-        self._states, self._key, self._lock = states, key, lock
-
-    def __enter__(self) -> None:
-        self._lock.__enter__()
-        _set_state(self._states[self._key], self._key[1])
-
-    def __exit__(self, *error: Any) -> None:
-        self._states[self._key] = _state(self._key[1])
-        self._lock.__exit__(*error)
+        device = _generator_of(stage)
+        with self._lock:
+            if work.forward:
+                _set_state(self._states[work.micro, device], device)
+            yield
+            if work.forward:
+                self._states[work.micro, device] = _state(device)
 
 
 def _generator_of(stage: Stage) -> torch.device:

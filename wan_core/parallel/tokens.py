@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -43,19 +43,12 @@ class _Copy:
     thread: ThreadPoolExecutor | None
 
 
-class _Inputs(NamedTuple):
-    """The inputs of a pass on one device."""
-
-    latent: Tensor
-    timestep: Tensor
-    text: Tensor
-    given: Conditioning
+_Inputs = tuple[Tensor, Tensor, Tensor, Conditioning]
+"""latent, timestep, text and conditioning of a pass, on one device"""
 
 
 @dataclass
 class _Pass:
-    """The state of one pass through all copies."""
-
     team: SplitTokens
     parts: list[Part]
     """tokens of each copy, on its device"""
@@ -126,7 +119,7 @@ class SplitTokens:
         seats = [one.seat for one in self._all]
         parts = parts_of(frames + more, height * width, devices, passages, self._proportions, seats)
         inputs = [
-            _Inputs(sent(latent, one.device), sent(timestep, one.device), sent(text, one.device), given.to(one.device))
+            (sent(latent, one.device), sent(timestep, one.device), sent(text, one.device), given.to(one.device))
             for one in self._all
         ]
         places = [video_places(part, frames + more, height * width * more) for part in parts]
@@ -205,9 +198,9 @@ class SplitTokens:
                 if one.thread is not None
             ]
             found = [self._guarded(0, work, grads), *(other.result() for other in others)]
-        errors = [one for one in found if isinstance(one, _Raised)]
+        errors = [one for one in found if isinstance(one, BaseException)]
         if errors:
-            raise next((one.error for one in errors if not isinstance(one.error, Ended)), errors[0].error)
+            raise next((one for one in errors if not isinstance(one, Ended)), errors[0])
         return found
 
     def _guarded(self, number: int, work: Callable[[int, WanTransformer], Any], grads: bool) -> Any:
@@ -217,7 +210,7 @@ class SplitTokens:
                 return work(number, one.model)
         except BaseException as error:  # raised below; other copies wait for this one
             self._exchange.end()
-            return _Raised(error)
+            return error
 
     @contextmanager
     def _joined(self) -> Iterator[None]:
@@ -229,11 +222,6 @@ class SplitTokens:
             for one in self._all:
                 one.seat.joined = False
             self._exchange.restart()
-
-
-@dataclass
-class _Raised:
-    error: BaseException
 
 
 class _Together(torch.autograd.Function):

@@ -59,7 +59,9 @@ def free_memory_here(devices: Iterable[torch.device], *, ask_driver: bool) -> Fr
             found[str(device)] = _room_on_card(device, limit, ask_driver=ask_driver)
         elif limit is not None:
             found[str(device)] = _less_reserve(limit)
-    return FreeMemory(devices=found, host=_host_room() if found else None)
+    of_host = _said_gibibytes(HOST_LIMIT)
+    host = host_bytes() if of_host is None else int(of_host * _GIB)
+    return FreeMemory(devices=found, host=host if found else None)
 
 
 def processes_by_free_memory(
@@ -75,11 +77,6 @@ def processes_by_free_memory(
         host = None if room.host is None else room.host // config.ranks
         found.append((resolve_placement(config, num_blocks, rank), FreeMemory(devices=room.devices, host=host)))
     return sorted(found, key=lambda one: min(one[1].devices.values(), default=0))
-
-
-def _host_room() -> int | None:
-    limit = _said_gibibytes(HOST_LIMIT)
-    return host_bytes() if limit is None else int(limit * _GIB)
 
 
 def card_limit() -> float | None:

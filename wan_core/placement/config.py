@@ -148,15 +148,7 @@ class PlacementConfig(Config):
     def parts(self) -> int:
         """The number of processes that train one clip together. Raises PlacementError if it does not divide
         `ranks`."""
-        ranks = self.ranks
-        parts = max(1, min(self.context_parallel, ranks))
-        if ranks % parts:
-            raise PlacementError(
-                f"{ranks} processes are not a multiple of context_parallel {parts}, so some would lack the other "
-                "tokens "
-                f"of their clip. Set model.placement.context_parallel to a number that divides {ranks}, or to 1."
-            )
-        return parts
+        return self._part_of_ranks("context_parallel", "would lack the other tokens of their clip", "1")
 
     @property
     def batches(self) -> int:
@@ -185,14 +177,17 @@ class PlacementConfig(Config):
     def sharders(self) -> int:
         """The number of processes that hold one copy of the base together. Raises PlacementError if it does not
         divide `ranks`."""
+        return self._part_of_ranks("shards", "would hold no complete copy", str(self.ranks))
+
+    def _part_of_ranks(self, setting: str, fault: str, other: str) -> int:
         ranks = self.ranks
-        sharders = min(self.shards, ranks)
-        if ranks % sharders:
+        found = max(1, min(getattr(self, setting), ranks))
+        if ranks % found:
             raise PlacementError(
-                f"{ranks} processes are not a multiple of shards {sharders}, so some would hold no complete copy. Set "
-                f"model.placement.shards to a number that divides {ranks}, or to {ranks}."
+                f"{ranks} processes are not a multiple of {setting} {found}, so some {fault}. Set "
+                f"model.placement.{setting} to a number that divides {ranks}, or to {other}."
             )
-        return sharders
+        return found
 
 
 def block_numbers(text: str) -> list[int]:

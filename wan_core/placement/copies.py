@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,67 +26,46 @@ _locked_bytes = 0
 """bytes that this process has pinned"""
 
 
-class Copies(Protocol):
-    """Copies between one device and host memory while the device computes.
+class Copies:
+    """Copies between one device and host memory while the device computes; here synchronous, for devices without
+    streams.
 
     A copy sees the results of all work queued on the device before it. Until the copy is complete, its source must not
     change, and neither source nor target may be freed. Copies of memory that is not pinned block the host.
     """
 
-    remarks: dict[str, str]
-    """warnings on host memory, one for each topic"""
+    def __init__(self) -> None:
+        self.remarks: dict[str, str] = {}
+        """warnings on host memory, one for each topic"""
 
     def host_memory(self, size: int) -> Tensor | None:
         """Returns `size` new bytes, (size,) uint8, pinned if the system permits; None if RAM is short."""
-        ...
+        return torch.empty(size, dtype=torch.uint8)
 
     def lock(self, memory: Tensor) -> Tensor:
-        """Returns host memory (size,) uint8, pinned if the system permits.
+        """Returns host memory (size,) uint8, which has values already, pinned if the system permits.
 
-        It has values already. Each process that maps it must pin it for itself.
+        Each process that maps it must pin it for itself.
         """
-        ...
+        return memory
 
     def start(self, source: Tensor, target: Tensor) -> Any:
         """Begins a copy between two contiguous tensors of one shape and dtype, one in host memory, one on the device.
 
         Returns the copy, to pass to `wait`.
         """
-        ...
-
-    def start_all(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> Any:
-        """Begins one copy of all pairs (source, target), all in the same direction; see `start`."""
-        ...
-
-    def wait(self, copy: Any, reader: torch.device | None = None) -> None:
-        """Makes work that is queued from now on, on the device or on `reader`, wait for a copy."""
-        ...
-
-
-class PlainCopies:
-    """Copies synchronously, for the CPU and devices without streams."""
-
-    def __init__(self) -> None:
-        self.remarks: dict[str, str] = {}
-
-    def host_memory(self, size: int) -> Tensor | None:
-        return torch.empty(size, dtype=torch.uint8)
-
-    def lock(self, memory: Tensor) -> Tensor:
-        return memory
-
-    def start(self, source: Tensor, target: Tensor) -> Any:
         target.copy_(source)
 
     def start_all(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> Any:
+        """Begins one copy of all pairs (source, target), all in the same direction; see `start`."""
         for source, target in pairs:
             self.start(source, target)
 
     def wait(self, copy: Any, reader: torch.device | None = None) -> None:
-        pass
+        """Makes work that is queued from now on, on the device or on `reader`, wait for a copy."""
 
 
-class CudaCopies:
+class CudaCopies(Copies):
     """Copies on two streams, one for each direction, since a GPU has a copy engine for each.
 
     All memory belongs to the compute stream, which waits for a copy before source or target are freed. The allocator
@@ -94,7 +73,8 @@ class CudaCopies:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._device, self.remarks = device, dict[str, str]()
+        super().__init__()
+        self._device = device
         self._out, self._in = torch.cuda.Stream(device), torch.cuda.Stream(device)
 
     def host_memory(self, size: int) -> Tensor | None:
@@ -106,7 +86,7 @@ class CudaCopies:
 
     def _locked(self, memory: Tensor) -> Tensor:
         with torch.cuda.device(self._device):
-            if int(_runtime().cudaHostRegister(memory.data_ptr(), memory.nbytes, _PORTABLE)) != 0:
+            if int(torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, _PORTABLE)) != 0:
                 _forget_error(self._device)
                 remark_once(self.remarks, "locking", _refused())
                 return memory
@@ -140,13 +120,9 @@ def _leaves_enough(size: int) -> bool:
     return free is None or free - size >= _LEFT_TO_OTHERS
 
 
-def _runtime() -> Any:
-    return torch.cuda.cudart()
-
-
 def _unlock(memory: Tensor, device: torch.device) -> None:
     torch.cuda.synchronize(device)  # The device may still have queued copies of this memory.
-    _runtime().cudaHostUnregister(memory.data_ptr())
+    torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())
     global _locked_bytes
     _locked_bytes -= memory.nbytes
 
@@ -176,7 +152,7 @@ def remark_once(remarks: dict[str, str], topic: str, text: str) -> None:
 
 def copies_of(device: torch.device) -> Copies:
     """Returns the `Copies` of `device`."""
-    return CudaCopies(device) if backend_of(device).late_copies else PlainCopies()
+    return CudaCopies(device) if backend_of(device).late_copies else Copies()
 
 
 def memory_to_copy(copies: Copies, size: int) -> Tensor:
@@ -185,12 +161,15 @@ def memory_to_copy(copies: Copies, size: int) -> Tensor:
     return torch.empty(size, dtype=torch.uint8) if found is None else found
 
 
-class Peers(Protocol):
-    """Copies tensors of other devices to one device while both compute."""
+class Peers:
+    """Copies tensors of other devices to one device while both compute; here synchronous, for devices without
+    streams."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
 
     def mark(self) -> Any:
         """Returns an event after all work queued on the device until now."""
-        ...
 
     def fetch(self, source: Tensor, ready: Any) -> tuple[Tensor, Any]:
         """Begins to copy a contiguous tensor of another device, after the event `ready` of that device.
@@ -198,37 +177,20 @@ class Peers(Protocol):
         Returns the copy and an event at its end. Until then the copy must not be read, and the source not be changed
         or freed.
         """
-        ...
-
-    def wait(self, event: Any) -> None:
-        """Makes work that is queued on the device from now on wait for an event of any device."""
-        ...
-
-
-class PlainPeers:
-    """Copies synchronously, for devices without streams."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-
-    def mark(self) -> Any:
-        pass
-
-    def fetch(self, source: Tensor, ready: Any) -> tuple[Tensor, Any]:
         return source.to(self._device, copy=True), None
 
     def wait(self, event: Any) -> None:
-        pass
+        """Makes work that is queued on the device from now on wait for an event of any device."""
 
 
-class CudaPeers:
+class CudaPeers(Peers):
     """Copies on streams of their own, so that both directions of a link run at once, and neither waits for computing.
 
     Each source card has two streams, because torch synchronizes a copy with the current streams of both cards.
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
+        super().__init__(device)
         self._streams: dict[torch.device, tuple[torch.cuda.Stream, torch.cuda.Stream]] = {}
 
     def mark(self) -> Any:
@@ -252,4 +214,4 @@ class CudaPeers:
 
 def peers_of(device: torch.device) -> Peers:
     """Returns the `Peers` of `device`."""
-    return CudaPeers(device) if device.type == "cuda" else PlainPeers(device)
+    return CudaPeers(device) if device.type == "cuda" else Peers(device)

@@ -160,8 +160,6 @@ class _OneKernel(torch.autograd.Function):
 
 
 class _Kind(NamedTuple):
-    """Properties of an operator, from its schema."""
-
     name: str
     counts: bool
     mutates: bool

@@ -6,7 +6,6 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
 
 _GROUPS, _OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 """folder of Linux control groups, and the file that lists the groups of this process"""
@@ -15,13 +14,13 @@ _GROUPS, _OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 def host_bytes() -> int | None:
     """Returns the available host memory in bytes, with caches that the system can drop; None without psutil."""
     found = _of_computer("available")
-    return None if found is None else min(found, *(limit.free for limit in _limits()), found)
+    return None if found is None else min(found, *(free for _most, free in _limits()), found)
 
 
 def host_total() -> int | None:
     """Returns the total host memory in bytes, or the limit of this process; None without psutil."""
     found = _of_computer("total")
-    return None if found is None else min(found, *(limit.most for limit in _limits()), found)
+    return None if found is None else min(found, *(most for most, _free in _limits()), found)
 
 
 def lockable_bytes() -> int | None:
@@ -42,28 +41,14 @@ def _of_computer(kind: str) -> int | None:
     return int(getattr(psutil.virtual_memory(), kind))
 
 
-class _Limit(NamedTuple):
-    """The memory limit of one control group, in bytes."""
-
-    most: int
-    free: int
-
-
-class _Names(NamedTuple):
-    """File names of a cgroup version, and the lines of memory.stat that count cached pages of files."""
-
-    most: str
-    used: str
-    files: tuple[str, str]
-
-
 # Linux can drop cached pages of files, so they count as free.
-_FIRST = _Names("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file"))
-_SECOND = _Names("memory.max", "memory.current", ("inactive_file", "active_file"))
+_FIRST = ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file"))
+_SECOND = ("memory.max", "memory.current", ("inactive_file", "active_file"))
+"""for a version of cgroups: names of the files of limit and use, and lines of memory.stat on cached pages of files"""
 
 
-def _limits() -> Iterator[_Limit]:
-    """Yields the limit of each control group of this process; in a container, the root is the container's group."""
+def _limits() -> Iterator[tuple[int, int]]:
+    """Yields limit and free bytes of each control group of this process; in a container, its own is the root."""
     try:
         lines = _OWN.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:  # not Linux
@@ -79,12 +64,11 @@ def _limits() -> Iterator[_Limit]:
         own = PurePosixPath(path.lstrip("/"))
         for group in (own, *own.parents):
             with contextlib.suppress(OSError, ValueError):  # no such group here, or no limit: "max"
-                yield _limit(root / group, names)
+                yield _limit(root / group, *names)
 
 
-def _limit(group: Path, names: _Names) -> _Limit:
-    most = int((group / names.most).read_text(encoding="ascii"))
-    used = int((group / names.used).read_text(encoding="ascii"))
+def _limit(group: Path, limit: str, usage: str, cached: tuple[str, str]) -> tuple[int, int]:
+    most, used = (int((group / name).read_text(encoding="ascii")) for name in (limit, usage))
     lines = (line.split() for line in (group / "memory.stat").read_text(encoding="ascii").splitlines())
-    files = sum(int(value) for name, value in lines if name in names.files)
-    return _Limit(most, max(most - max(used - files, 0), 0))
+    files = sum(int(value) for name, value in lines if name in cached)
+    return most, max(most - max(used - files, 0), 0)

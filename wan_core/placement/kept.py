@@ -23,8 +23,6 @@ _ALIGNED = 256
 
 @dataclass(eq=False)
 class _Kept:
-    """A kept tensor."""
-
     block: int
     """number of blocks that ran on its device before its own"""
     start: int
@@ -153,14 +151,6 @@ def _dense(tensor: Tensor) -> bool:
     return tensor.nbytes > 0 and torch.empty_like(tensor, device="meta").stride() == tensor.stride()
 
 
-def _stays(in_ram: int) -> str:
-    return filled(
-        "RAM is nearly full: of the activations that gradient checkpointing keeps, {gib} GiB are offloaded and the "
-        "others stay in GPU memory. Close other programs, or train smaller clips.",
-        gib=f"{in_ram / 2**30:.1f}",
-    )
-
-
 class _Tape:
     """Host memory addressed as one range of bytes, which every step reuses from its beginning.
 
@@ -180,7 +170,12 @@ class _Tape:
                 chunk = self._copies.host_memory(CHUNK_BYTES)
             if chunk is None:
                 self._most = len(self._chunks) * CHUNK_BYTES
-                remark_once(self._copies.remarks, "kept", _stays(self._most))
+                said = filled(
+                    "RAM is nearly full: of the activations that gradient checkpointing keeps, {gib} GiB are offloaded "
+                    "and the others stay in GPU memory. Close other programs, or train smaller clips.",
+                    gib=f"{self._most / 2**30:.1f}",
+                )
+                remark_once(self._copies.remarks, "kept", said)
                 return False
             self._chunks.append(chunk)
         return True

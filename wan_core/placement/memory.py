@@ -6,10 +6,10 @@ with the checkpointing and the measures of the job, which takes a few seconds fo
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TypedDict
+from dataclasses import replace
+from typing import NamedTuple
 
 from ..errors import ConfigError
 from ..model import WanShape, refuse_driven
@@ -19,8 +19,8 @@ from .estimate import DeviceMemory, MemoryEstimate
 from .job_shape import JobShape
 from .measures import MemoryMeasures, running_order, swapped_blocks
 from .routed import Layer, traced_routed
-from .short_model import Recomputing, StepShape
-from .trace import StepTrace, Unpacking, traced_step, traced_watching
+from .short_model import StepShape
+from .trace import How, StepTrace, Unpacking, traced_step, traced_watching
 
 _WEIGHT_BYTES = 4
 """bytes of each adapter value, float32"""
@@ -71,12 +71,10 @@ def estimate_memory(
         # VACE's second stream stays on the first device.
         shape = job.shape if device == job.placement.first else replace(job.shape, vace_layers=())
         recomputing = replace(job.recomputing, unchecked=job.unchecked_on(device))
-        trace = _traced(job, step, shape, mine, recomputing, unpacking, measures)
+        how = How(recomputing, offloaded, unpacking, measures.chunk_tokens)
+        trace = _traced(job, step, shape, mine, how)
         watched = {"evaluate": step, **({} if preview is None else {"preview": preview})}
-        watching = {
-            kind: traced_watching(job.shape, job.numerics, size, unpacking, measures.chunk_tokens)
-            for kind, size in watched.items()
-        }
+        watching = {kind: traced_watching(job.shape, job.numerics, size, how) for kind, size in watched.items()}
         if "preview" in watching:
             watching["preview"] += beside_preview
         one_more = trace.kept - trace.before + _passing(job, step) + _constants_bytes(job, step)
@@ -145,41 +143,16 @@ def _beside_first(first: DeviceMemory, adapter_values: int) -> DeviceMemory:
     return DeviceMemory(weights=first.weights, adapters=adapters, kept=first.kept, phases=phases)
 
 
-def _traced(
-    job: JobShape,
-    step: StepShape,
-    shape: WanShape,
-    layers: Sequence[int],
-    recomputing: Recomputing,
-    unpacking: Unpacking,
-    measures: MemoryMeasures,
-) -> StepTrace:
+def _traced(job: JobShape, step: StepShape, shape: WanShape, layers: Sequence[int], how: How) -> StepTrace:
     """Returns the trace of a device with these layers of the main stream, and the second stream of `shape`."""
-    of_step = (shape, job.numerics, step)
-    how = _How(
-        recomputing=recomputing,
-        offloaded=measures.offload_inputs and recomputing.blocks,
-        unpacking=unpacking,
-        chunk_tokens=measures.chunk_tokens,
-    )
-    tokens = job.tokens(step)
+    of_step, tokens = (shape, job.numerics, step), job.tokens(step)
     different = [Layer(tokens[layer], job.as_block(job.adapt, layer), job.walks(layer)) for layer in layers]
     if not job.routes and len(set(different)) == 1 and different[0].walked:
-        return traced_step(*of_step, different[0].adapt, layers=len(layers), **how)
-    return traced_routed(*of_step, different, control=[tokens[layer] for layer in shape.vace_layers], **how)
-
-
-class _How(TypedDict):
-    """The common arguments of `traced_step` and `traced_routed`."""
-
-    recomputing: Recomputing
-    offloaded: bool
-    unpacking: Unpacking
-    chunk_tokens: int
+        return traced_step(*of_step, different[0].adapt, len(layers), how)
+    return traced_routed(*of_step, different, control=[tokens[layer] for layer in shape.vace_layers], how=how)
 
 
 def _passing(job: JobShape, step: StepShape) -> int:
-    """Returns the bytes of the token stream between two blocks."""
     return step.batch_size * step.tokens * job.shape.dim * job.numerics.residual.itemsize
 
 
@@ -200,7 +173,6 @@ def _without_ends(job: JobShape, step: StepShape, trace: StepTrace, *, head: boo
 
 
 def _constants_bytes(job: JobShape, step: StepShape) -> int:
-    """Returns the bytes of the constants of a pass (`model.Constants`)."""
     shape, numerics = job.shape, job.numerics
     rows = step.text_rows + ((shape.image_positions or 257) if shape.image_dim else 0)
     rope = step.tokens * (shape.dim // shape.num_heads) * numerics.rope.itemsize
@@ -208,10 +180,7 @@ def _constants_bytes(job: JobShape, step: StepShape) -> int:
     return rope + text + step.batch_size * 6 * shape.dim * numerics.modulation.itemsize
 
 
-@dataclass(frozen=True)
-class _Weights:
-    """The bytes of the base weights, by location."""
-
+class _Weights(NamedTuple):
     on_device: Counter[str]
     """by device, the CPU included"""
     on_host: int
@@ -225,25 +194,21 @@ class _Weights:
     def of(cls, job: JobShape, measures: MemoryMeasures) -> _Weights:
         order = running_order(job.shape.num_layers, job.shape.vace_layers)
         away = set(swapped_blocks(order, measures.blocks_to_swap))
-        on_device: Counter[str] = Counter()
-        blocks: Counter[tuple[str, str]] = Counter()
-        gathered: Counter[tuple[str, str]] = Counter()
-        together = 0
+        on_device, together = Counter[str](), 0
+        # Device -> bytes by block.
+        blocks, gathered = defaultdict[str, Counter[str]](Counter), defaultdict[str, Counter[str]](Counter)
         for device, block, size, of_a_linear in job.base_weights:
             if block in away:
-                blocks[device, block] += size
+                blocks[device][block] += size
                 together += size * of_a_linear
             elif block and job.sharders > 1:
                 on_device[device] += -(-size // job.sharders)
-                gathered[device, block] += size
+                gathered[device][block] += size
             else:
                 on_device[device] += size
-        for device in {device for device, _ in gathered}:  # Gathered weights of the current block and of the next one.
-            sizes = sorted((size for (where, _), size in gathered.items() if where == device), reverse=True)
-            on_device[device] += sum(sizes[:2])
-        swapped: Counter[str] = Counter()
-        for device in {device for device, _ in blocks}:
-            sizes = sorted((size for (where, _), size in blocks.items() if where == device), reverse=True)
-            swapped[device] = sum(sizes)
-            on_device[device] += sizes[0] * min(_RING_BUFFERS, len(sizes))
+        for device, sizes in gathered.items():  # Gathered weights of the current block and of the next one.
+            on_device[device] += sum(sorted(sizes.values())[-2:])
+        for device, sizes in blocks.items():
+            on_device[device] += max(sizes.values()) * min(_RING_BUFFERS, len(sizes))
+        swapped = Counter({device: sizes.total() for device, sizes in blocks.items()})
         return cls(on_device, 4 * job.largest_values, swapped, together)

@@ -77,7 +77,6 @@ def _new_tensors(args: tuple[Any, ...], result: Any) -> tuple[_New | None, ...] 
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    """Returns whether shape, strides and dtype describe a meta tensor completely."""
     alike = _empty(tensor.shape, tensor.stride(), tensor.dtype).untyped_storage().nbytes()
     return tensor.is_meta and not tensor.storage_offset() and tensor.untyped_storage().nbytes() == alike
 

@@ -63,8 +63,6 @@ def bytes_to_offload(model: nn.Module) -> int:
 
 @dataclass(frozen=True)
 class _Place:
-    """One parameter or buffer, found through its module."""
-
     module: nn.Module
     name: str
     home: torch.device

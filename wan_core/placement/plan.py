@@ -82,7 +82,9 @@ def resolve_placement(config: PlacementConfig, num_blocks: int, rank: int = 0) -
         return Placement((devices[rank % len(devices)],) * num_blocks)
     if config.mode == "one device" or len(devices) == 1:
         return Placement((devices[0],) * num_blocks)
-    sizes = _gibibytes_of(devices) if config.split_at in ("auto", INTERLEAVED) else []
+    sizes = list[float]()
+    if config.split_at in ("auto", INTERLEAVED) and all(map(is_gpu, devices)):
+        sizes = [abilities_of(device).memory / 2**30 for device in devices]
     return split_blocks(devices, num_blocks, config.split_at, sizes)
 
 
@@ -134,13 +136,6 @@ def split_blocks(
 def _edges(num_blocks: int, shares: Sequence[int]) -> list[int]:
     """Returns the first block of each device, and the number of blocks; each device has at least one, if possible."""
     return [*accumulate(sizes_in(num_blocks, shares, least=1), initial=0)]
-
-
-def _gibibytes_of(devices: Sequence[torch.device]) -> list[float]:
-    """Returns the memory of each card; [] if one of the devices is no GPU."""
-    if not all(map(is_gpu, devices)):
-        return []
-    return [abilities_of(device).memory / 2**30 for device in devices]
 
 
 def _device(name: str) -> torch.device:

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from torch import nn
 
-from ..model import CHUNK_TOKENS, Numerics, WanShape
+from ..model import Numerics, WanShape
 from .short_model import Recomputing, StepShape
-from .trace import PLAIN, StepTrace, Unpacking, traced_step
+from .trace import How, StepTrace, traced_step
 
 
 class Layer(NamedTuple):
@@ -30,8 +30,6 @@ class Layer(NamedTuple):
 
 @dataclass(frozen=True)
 class _Kind:
-    """Bytes of a layer with a number of tokens and adapters."""
-
     kept: int
     """kept by a layer for the backward pass"""
     kept_second: int
@@ -54,30 +52,22 @@ def traced_routed(
     layers: Sequence[Layer],
     *,
     control: Sequence[int],
-    recomputing: Recomputing,
-    offloaded: bool,
-    unpacking: Unpacking = PLAIN,
-    chunk_tokens: int = CHUNK_TOKENS,
+    how: How,
 ) -> StepTrace:
     """Returns the trace of `step` through `layers` of one device.
 
     `control`: tokens of a clip in each layer of VACE's second stream. Other arguments are as for `traced_step`.
     """
     count_all, whole = len(layers), step.tokens
-    checked = replace(recomputing, unchecked=0)
-    plain = min(recomputing.unchecked, count_all) if recomputing.blocks else 0
+    checked = replace(how, recomputing=replace(how.recomputing, unchecked=0))
+    unchecked_blocks = replace(how, recomputing=Recomputing(blocks=False))
+    plain = min(how.recomputing.unchecked, count_all) if how.recomputing.blocks else 0
 
-    def of(layer: Layer, more: int = 0, *, how: Recomputing = checked, shape: WanShape = shape) -> StepTrace:
+    def of(layer: Layer, more: int = 0, *, how: How = checked, shape: WanShape = shape) -> StepTrace:
         # A grid of another shape with as many tokens in each frame.
         narrow = replace(step, latent_height=2, latent_width=2 * (layer.tokens // step.latent_frames))
-        return traced_step(
-            *(shape, numerics, step if layer.tokens == whole else narrow, layer.adapt),
-            layers=count_all + more,
-            recomputing=how,
-            offloaded=offloaded,
-            unpacking=unpacking,
-            chunk_tokens=chunk_tokens,
-        )
+        size = step if layer.tokens == whole else narrow
+        return traced_step(shape, numerics, size, layer.adapt, count_all + more, how)
 
     def kind(layer: Layer) -> _Kind:
         found, one_more = of(layer), of(layer, 1)
@@ -87,8 +77,8 @@ def traced_routed(
         return _Kind(one_more.kept - found.kept, second, *working, one_more.host - found.host)
 
     def unchecked(layer: Layer) -> _Kind:
-        found = of(layer, how=Recomputing(blocks=False))
-        one = of(layer, 1, how=Recomputing(blocks=False)).kept - found.kept
+        found = of(layer, how=unchecked_blocks)
+        one = of(layer, 1, how=unchecked_blocks).kept - found.kept
         return _Kind(one, 0, found.forward - found.kept, found.backward - found.kept, 0)
 
     like = next((layer for layer in layers if layer.walked), layers[0])._replace(walked=True)

@@ -15,41 +15,25 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..words import logger
 
+if sys.platform == "linux":
+    import fcntl
+
 _log = logger(__name__)
 _PATIENCE_S = 60.0
 """seconds to wait for a process that writes a piece, which takes less than one"""
 _POLL_S = 0.005
 """seconds between two checks for a written piece"""
-_TOKEN_BYTES = 16
-_DOOR = "wan_trainer door"
-
-
-class Shared(Protocol):
-    """Host memory for frozen weights, shared by several models."""
-
-    def piece(
-        self, name: str, size: int, write: Callable[[Tensor], None], holds: Callable[[Tensor], bool]
-    ) -> Tensor | None:
-        """Returns the read-only piece `name`, (size,) uint8; None if it cannot be shared.
-
-        The first model that needs it calls `write(memory)`. For the others, `holds(memory)` checks the bytes.
-        """
-        ...
-
-    def locked(self, memory: Tensor, lock: Callable[[Tensor], Tensor]) -> Tensor:
-        """Returns a piece pinned by `lock`, once in each process."""
-        ...
 
 
 class OwnMemory:
-    """`Shared` memory of the models of one process, which are built one after the other from one plan."""
+    """Host memory for the frozen weights of the models of one process, built one after the other from one plan."""
 
     def __init__(self) -> None:
         self._pieces: dict[tuple[str, int], Tensor] = {}
@@ -66,6 +50,7 @@ class OwnMemory:
         return self._pieces[name, size]
 
     def locked(self, memory: Tensor, lock: Callable[[Tensor], Tensor]) -> Tensor:
+        """Returns a piece pinned by `lock`, once in each process."""
         address = memory.data_ptr()
         if address not in self._locked:
             self._locked[address] = lock(memory)
@@ -73,14 +58,13 @@ class OwnMemory:
 
 
 class _Peer(NamedTuple):
-    """The data by which other processes find this one."""
-
     machine: str
     """equal for processes that can see each other's open files"""
     process: int
     door: int
-    """descriptor of a file that this process has open, and that contains the token"""
-    token: bytes
+    """descriptor of a file that this process has open"""
+    label: str
+    """name of that file, which nobody can guess"""
 
 
 @dataclass
@@ -132,6 +116,7 @@ class SharedMemory:
             return None
 
     def locked(self, memory: Tensor, lock: Callable[[Tensor], Tensor]) -> Tensor:
+        """Returns a piece pinned by `lock`."""
         return lock(memory)
 
     def _found_or_begun(self, label: str, size: int) -> tuple[int | None, bool]:
@@ -158,12 +143,16 @@ class SharedMemory:
                 with contextlib.suppress(OSError):  # the other process may close it at any time
                     if os.readlink(link) != _link_to(label):
                         continue
-                    file = os.open(link, os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
+                    file = os.open(link, os.O_RDWR | os.O_CLOEXEC)
                     if _is_sealed(file) and os.fstat(file).st_size == size:
                         return file
                     written &= _is_sealed(file)
                     os.close(file)
         return None if written else 0
+
+
+Shared = OwnMemory | SharedMemory
+"""host memory for frozen weights, shared by several models"""
 
 
 def can_share() -> bool:
@@ -199,32 +188,24 @@ def _this_process() -> _Peer | None:
     """Returns the data of this process, with a new door; None if the platform cannot share memory."""
     if not can_share():
         return None
-    token = secrets.token_bytes(_TOKEN_BYTES)
+    label = f"wan_trainer door {secrets.token_hex(16)}"
     try:
         machine = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         names = os.stat("/proc/self/ns/pid").st_ino  # a container has process ids of its own
-        door = _new_file(_DOOR, _TOKEN_BYTES)
-        os.pwrite(door, token, 0)
+        return _Peer(f"{machine} {names}", os.getpid(), _new_file(label, 1), label)
     except OSError as error:
         _log.info("memory is not shared with other processes: %s", error)
         return None
-    return _Peer(f"{machine} {names}", os.getpid(), door, token)
 
 
 def _open_door(peer: _Peer) -> int | None:
-    """Returns the door of another process, opened by this one; None if it cannot, or the token differs."""
+    """Returns the door of another process, opened by this one; None if it cannot."""
     link = f"/proc/{peer.process}/fd/{peer.door}"
     try:
-        if os.readlink(link) != _link_to(_DOOR):
-            return None
-        door = os.open(link, os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
+        return os.open(link, os.O_RDWR | os.O_CLOEXEC) if os.readlink(link) == _link_to(peer.label) else None
     except OSError as error:
         _log.info("memory is not shared with process %s: %s", peer.process, error)
         return None
-    if os.pread(door, _TOKEN_BYTES, 0) == peer.token:
-        return door
-    os.close(door)
-    return None
 
 
 def _link_to(label: str) -> str:
@@ -233,7 +214,6 @@ def _link_to(label: str) -> str:
 
 
 def _open_files(process: int) -> list[str]:
-    """Returns the links to the open files of a process; [] if it has ended."""
     folder = f"/proc/{process}/fd"
     with contextlib.suppress(OSError):
         return [f"{folder}/{number}" for number in os.listdir(folder)]
@@ -259,17 +239,11 @@ def _new_file(label: str, size: int) -> int:
 def _seal(file: int) -> None:
     """Mark a piece as written. It can no longer be truncated, which would kill every process that maps it."""
     if sys.platform == "linux":
-        import fcntl
-
         fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
 
 
 def _is_sealed(file: int) -> bool:
-    if sys.platform == "linux":
-        import fcntl
-
-        return bool(fcntl.fcntl(file, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SEAL)
-    return False
+    return sys.platform == "linux" and bool(fcntl.fcntl(file, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SEAL)
 
 
 @contextlib.contextmanager
@@ -277,17 +251,15 @@ def _locked(door: int) -> Iterator[bool]:
     """Lock the door without waiting; yields whether this process has the lock. The system unlocks it for a dead
     process.
     """
-    if sys.platform == "linux":
-        import fcntl
-
-        try:
-            fcntl.flock(door, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        try:
-            yield True
-        finally:
-            fcntl.flock(door, fcntl.LOCK_UN)
-    else:
+    if sys.platform != "linux":
         yield False
+        return
+    try:
+        fcntl.flock(door, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        fcntl.flock(door, fcntl.LOCK_UN)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -64,7 +65,7 @@ class _OffloadedBlock:
 
         All others are owned by this process, because LoRAs of previews change them in place (lora/frozen.py).
         """
-        self._block, self._copies = block, copies
+        self._block = block
         self._frozen: list[_Frozen] = []
         self._in_host: list[Tensor] = []
         self.size = 0
@@ -74,9 +75,18 @@ class _OffloadedBlock:
         of_linears = {part for linear in linears for part in linear.modules()}
         for together in (True, False):
             begin, mine = self.size, self._placed(part for part in block.modules() if (part in of_linears) == together)
-            if mine:
-                memory = None if shared is None or not together else self._shared(name, shared, begin, mine)
-                self._place(begin, mine, self._own(begin, mine) if memory is None else memory)
+            if not mine:
+                continue
+            size, memory = self.size - begin, None
+            if shared is not None and together:
+                memory = shared.piece(name, size, partial(_write, mine, begin), partial(_holds, mine, begin))
+                memory = None if memory is None else shared.locked(memory, copies.lock)
+            if memory is None:
+                memory = memory_to_copy(copies, size)
+                _write(mine, begin, memory)
+            self.pieces.append((begin, memory))
+            self._frozen += mine
+            self._in_host += [frozen.within(memory, begin) for frozen in mine]
         assert self._frozen, "an offloaded block must be frozen"
         self.unload()
 
@@ -90,25 +100,6 @@ class _OffloadedBlock:
                     found.append(_Frozen(module, name, self.size, value.nbytes, value.dtype, value.shape, is_weight))
                     self.size += -(-value.nbytes // _ALIGNED) * _ALIGNED
         return found
-
-    def _own(self, begin: int, mine: list[_Frozen]) -> Tensor:
-        memory = memory_to_copy(self._copies, self.size - begin)
-        _write(mine, memory, begin)
-        return memory
-
-    def _shared(self, name: str, shared: Shared, begin: int, mine: list[_Frozen]) -> Tensor | None:
-        memory = shared.piece(
-            name,
-            self.size - begin,
-            write=lambda memory: _write(mine, memory, begin),
-            holds=lambda memory: all(frozen.lies_in(memory, begin) for frozen in mine),
-        )
-        return None if memory is None else shared.locked(memory, self._copies.lock)
-
-    def _place(self, begin: int, mine: list[_Frozen], memory: Tensor) -> None:
-        self.pieces.append((begin, memory))
-        self._frozen += mine
-        self._in_host += [frozen.within(memory, begin) for frozen in mine]
 
     @property
     def trains(self) -> bool:
@@ -128,15 +119,17 @@ class _OffloadedBlock:
             setattr(frozen.module, frozen.name, value)
 
 
-def _write(frozen: Iterable[_Frozen], memory: Tensor, begin: int) -> None:
+def _write(frozen: Iterable[_Frozen], begin: int, memory: Tensor) -> None:
     for one in frozen:
         one.within(memory, begin).copy_(getattr(one.module, one.name))
 
 
+def _holds(frozen: Iterable[_Frozen], begin: int, memory: Tensor) -> bool:
+    return all(one.lies_in(memory, begin) for one in frozen)
+
+
 @dataclass(eq=False)
 class _Buffer:
-    """One buffer of the ring."""
-
     memory: Tensor
     block: str = ""
     """name of the block whose weights it has, or receives"""

@@ -81,8 +81,17 @@ class Unpacking:
                 del layer.hold
 
 
-PLAIN = Unpacking()
-"""blocks that are not quantized"""
+@dataclass(frozen=True)
+class How:
+    """How a device runs the blocks of a step."""
+
+    recomputing: Recomputing
+    """`unchecked`: number of the device's blocks without checkpointing"""
+    offloaded: bool = False
+    """whether the inputs of blocks are offloaded"""
+    unpacking: Unpacking = Unpacking()
+    """temporary memory of quantized blocks"""
+    chunk_tokens: int = CHUNK_TOKENS
 
 
 def _linears(model: WanTransformer) -> dict[str, Tensor]:
@@ -95,7 +104,7 @@ def _in_chunks(name: str) -> bool:
     return ".ffn." in name or ".cross_attn.q." in name or ".cross_attn.o." in name
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class StepTrace:
     """Bytes on one device in each part of a step, without weights and adapters."""
 
@@ -161,40 +170,28 @@ class StepTrace:
     def and_more(self, count: int, longer: StepTrace, shorter: StepTrace) -> StepTrace:
         """Returns this trace plus `count` times the difference of `longer`, with one more layer, and `shorter`."""
         parts = zip(astuple(self), astuple(longer), astuple(shorter), strict=True)
-        names = StepTrace.__dataclass_fields__
-        return StepTrace(**dict(zip(names, (own + count * (a - b) for own, a, b in parts), strict=True)))
+        return StepTrace(*(own + count * (a - b) for own, a, b in parts))
 
 
 def traced_step(
-    shape: WanShape,
-    numerics: Numerics,
-    step: StepShape,
-    adapt: Callable[[nn.Module], None],
-    *,
-    layers: int,
-    recomputing: Recomputing,
-    offloaded: bool,
-    unpacking: Unpacking = PLAIN,
-    chunk_tokens: int = CHUNK_TOKENS,
+    shape: WanShape, numerics: Numerics, step: StepShape, adapt: Callable[[nn.Module], None], layers: int, how: How
 ) -> StepTrace:
     """Returns the trace of `step` on a device with `layers` of the main stream and all other modules.
 
     `adapt(model)` injects the same adapters into each layer; if it injects none, earlier layers have some, so there
-    is a backward pass. `recomputing.unchecked`: number of these layers without checkpointing. `offloaded`: the inputs
-    of blocks are offloaded. `unpacking`: temporary memory of quantized blocks.
+    is a backward pass.
     """
-    plain = min(recomputing.unchecked, layers) if recomputing.blocks else 0
+    plain = min(how.recomputing.unchecked, layers) if how.recomputing.blocks else 0
     extra = len(shape.vace_layers)
     base = min(extra, 2)  # the tokens of the second stream are kept between its layers, so from two on it is linear
-    few = max(3 if offloaded else 2, min(extra, 3) + 1)  # From this number of layers on, bytes grow linearly.
+    few = max(3 if how.offloaded else 2, min(extra, 3) + 1)  # From this number of layers on, bytes grow linearly.
 
     unchecked = min(plain, 1)
 
     def of(second: int, *, attending: bool = bool(shape.attending_layers)) -> StepTrace:
         short = shape.shortened(few + unchecked, second, range(few + unchecked if attending else 0))
-        rest = (adapt, replace(recomputing, unchecked=unchecked), offloaded, unpacking, chunk_tokens)
-        found = _straight(lambda size: astuple(_trace_once(short, numerics, size, *rest)), step)
-        return StepTrace(**dict(zip(StepTrace.__dataclass_fields__, found, strict=True)))
+        few_plain = replace(how, recomputing=replace(how.recomputing, unchecked=unchecked))
+        return StepTrace(*_straight(lambda size: astuple(_trace_once(short, numerics, size, adapt, few_plain)), step))
 
     found = of(base) if extra == base else of(base).and_more(extra - base, of(base + 1), of(base))
     if shape.attending_layers:
@@ -219,24 +216,18 @@ def _straight(traced: Callable[[StepShape], tuple[int, ...]], step: StepShape) -
 
 
 def _trace(
-    shape: WanShape,
-    numerics: Numerics,
-    step: StepShape,
-    adapt: Callable[[nn.Module], None],
-    recomputing: Recomputing,
-    offloaded: bool,
-    unpacking: Unpacking = PLAIN,
-    chunk_tokens: int = CHUNK_TOKENS,
+    shape: WanShape, numerics: Numerics, step: StepShape, adapt: Callable[[nn.Module], None], how: How
 ) -> StepTrace:
+    recomputing, unpacking = how.recomputing, how.unpacking
     with ALONE:
         model = short_model(shape, numerics, adapt)
-        set_up(model, recomputing, chunk_tokens)
+        set_up(model, recomputing, how.chunk_tokens)
         set_part(model, step)
         with torch.inference_mode(False), torch.enable_grad():
             gradients = gradients_of(model)
             known = [*model.parameters(), *gradients]
             with StorageMeter(known, unpacking.of(model), run_on_meta) as meter, unpacking.held(model, meter):
-                model.offload = offload = InFlight() if offloaded else NoOffload()
+                model.offload = offload = InFlight() if how.offloaded else NoOffload()
                 plain = recomputing.unchecked if recomputing.blocks else 0
                 first_plain = len(model.blocks) - plain
                 model.carrier = marks = _Marks(meter, offload, first_unchecked=first_plain, behind=not gradients)
@@ -255,22 +246,22 @@ def _trace(
     )
 
 
-def traced_watching(
-    shape: WanShape, numerics: Numerics, step: StepShape, unpacking: Unpacking = PLAIN, chunk_tokens: int = CHUNK_TOKENS
-) -> int:
+def traced_watching(shape: WanShape, numerics: Numerics, step: StepShape, how: How) -> int:
     """Returns the peak bytes of a forward pass without gradients, for evaluation and previews, without weights.
 
     They do not depend on the number of layers.
     """
     short = shape.shortened(2, len(shape.vace_layers[:1]), shape.attending_layers and (0, 1))
-    (found,) = _straight(lambda size: (_watch_once(short, numerics, size, unpacking, chunk_tokens),), step)
+    how = replace(how, recomputing=Recomputing(), offloaded=False)
+    (found,) = _straight(lambda size: (_watch_once(short, numerics, size, how),), step)
     return found
 
 
-def _watch(shape: WanShape, numerics: Numerics, step: StepShape, unpacking: Unpacking, chunk_tokens: int) -> int:
+def _watch(shape: WanShape, numerics: Numerics, step: StepShape, how: How) -> int:
+    unpacking = how.unpacking
     with ALONE:
         model = short_model(shape, numerics, as_it_is)
-        set_up(model, Recomputing(), chunk_tokens)
+        set_up(model, how.recomputing, how.chunk_tokens)
         set_part(model, step)
         with torch.inference_mode(False), torch.no_grad():
             with (

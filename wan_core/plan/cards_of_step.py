@@ -69,7 +69,6 @@ def cards_of_step(plan: MemoryPlan, card: Card | None) -> CardsOfStep | None:
 
 
 def _mode(plan: MemoryPlan, card: Card | None) -> tuple[str, str]:
-    """Returns the mode of a plan's cards, and a sentence that says why or what it gains."""
     shape, requested = plan.job.shape(), plan.job.model.placement
     if shape.others:
         return "split tokens", requested.chosen or plan.exchange

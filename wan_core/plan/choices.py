@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 
 from ..model import CHUNK_TOKENS
 from ..placement import FreeMemory, JobShape, MemoryEstimate, MemoryMeasures
@@ -27,24 +27,24 @@ def requested_measures(train: TrainConfig) -> MemoryMeasures:
 
 
 def _offloads(train: TrainConfig) -> bool:
-    """Returns whether the settings offload activations: all kept ones, or those that the policy names."""
     return train.offload_activations == "on" or bool(train.keeps.offloaded)
 
 
 @dataclass(frozen=True)
-class _Free:
+class OpenMeasures:
     """The measures that the settings fix; None: the planner chooses."""
 
-    offload: bool | None
-    swap: int | None
-    most_blocks: int
+    offload: bool | None = None
+    swap: int | None = None
+    most_blocks: int = 0
+    """the most swapped blocks"""
 
     @classmethod
-    def of(cls, train: TrainConfig, shape: JobShape) -> _Free:
+    def of(cls, train: TrainConfig, shape: JobShape) -> OpenMeasures:
         requested, layers = requested_measures(train), shape.shape.num_layers + len(shape.shape.vace_layers)
         requested = replace(requested, blocks_to_swap=min(requested.blocks_to_swap, layers))
         if train.memory == "manual":
-            return cls(requested.offload_inputs, requested.blocks_to_swap, 0)
+            return cls(requested.offload_inputs, requested.blocks_to_swap)
         # A block without checkpointing needs its weights on the device until its backward pass.
         can_swap = train.gradient_checkpointing and not train.unchecked_blocks
         is_open = train.gradient_checkpointing and train.offload_activations == "auto" and not _offloads(train)
@@ -60,30 +60,41 @@ class _Free:
         swap = self.most_blocks if self.swap is None else self.swap
         return replace(base, offload_inputs=offload, blocks_to_swap=swap)
 
+    def cheapest(
+        self, predict: Callable[[MemoryMeasures], MemoryEstimate], room: FreeMemory, base: MemoryMeasures | None = None
+    ) -> MemoryEstimate:
+        """Returns the estimate of `base` with the cheapest measures that fit into `room`; the strongest if none do.
+
+        The cheapest is no measure, then offloaded inputs of blocks, copied while other blocks are computed, then as few
+        swapped blocks as suffice, whose weights are copied too.
+        """
+        base, blocks, most = base or MemoryMeasures(), self.swap or 0, self.most_blocks
+        if self.offload is None:
+            found = predict(replace(base, offload_inputs=False, blocks_to_swap=blocks))
+            if not room.lacks(found):
+                return found
+
+        @cache
+        def swapping(count: int) -> MemoryEstimate:
+            return predict(replace(base, offload_inputs=self.offload is not False, blocks_to_swap=count))
+
+        if self.swap is not None or not room.lacks(swapping(blocks)):
+            return swapping(blocks)
+        return swapping(most - largest(most, lambda spared: not room.lacks(swapping(most - spared))))
+
 
 def fewest_measures(job: Workload, shape: JobShape, room: FreeMemory) -> MemoryEstimate:
     """Returns the estimate under the fewest measures that fit; under the strongest if none do."""
-    free = _Free.of(job.train, shape)
-
-    def fewest(base: MemoryMeasures) -> MemoryEstimate:
-        return choose_measures(
-            lambda measures: job.estimate(shape, measures),
-            room,
-            offload=free.offload,
-            swap=free.swap,
-            most_blocks=free.most_blocks,
-            base=base,
-        )
-
+    free, predict = OpenMeasures.of(job.train, shape), partial(job.estimate, shape)
     first, *others = _least(job, shape)
-    found = fewest(first)
+    found = free.cheapest(predict, room, first)
     if others and room.lacks(found):
-        strongest = job.estimate(shape, free.strongest(others[-1]))
+        strongest = predict(free.strongest(others[-1]))
         if room.lacks(strongest):
             return strongest
     for base in others:
         if room.lacks(found):
-            found = fewest(base)
+            found = free.cheapest(predict, room, base)
     return found
 
 
@@ -114,39 +125,7 @@ def _chunk_of(job: Workload, shape: JobShape) -> int:
 
 def strongest_measures(job: Workload, shape: JobShape) -> MemoryMeasures:
     """Returns the measures that need the least device memory, among those that the settings leave open."""
-    return _Free.of(job.train, shape).strongest(_least(job, shape)[-1])
-
-
-def choose_measures(
-    predict: Callable[[MemoryMeasures], MemoryEstimate],
-    room: FreeMemory,
-    *,
-    offload: bool | None = None,
-    swap: int | None = None,
-    most_blocks: int,
-    base: MemoryMeasures | None = None,
-) -> MemoryEstimate:
-    """Returns the estimate of the cheapest measures that fit into `room`; of the strongest if none do.
-
-    The cheapest is no measure, then offloaded inputs of blocks, copied while other blocks are computed, then as few
-    swapped blocks as suffice, whose weights are copied too. `offload`, `swap`: fixed values; None: chosen here.
-    `most_blocks`: the most swapped blocks. `base`: measures to start from.
-    """
-    base, blocks = base or MemoryMeasures(), swap or 0
-    if offload is None:
-        found = predict(replace(base, offload_inputs=False, blocks_to_swap=blocks))
-        if not room.lacks(found):
-            return found
-        offload = True
-
-    @cache
-    def swapping(count: int) -> MemoryEstimate:
-        return predict(replace(base, offload_inputs=offload, blocks_to_swap=count))
-
-    if swap is not None or not room.lacks(swapping(blocks)):
-        return swapping(blocks)
-    spared = largest(most_blocks, lambda spared: not room.lacks(swapping(most_blocks - spared)))
-    return swapping(most_blocks - spared)
+    return OpenMeasures.of(job.train, shape).strongest(_least(job, shape)[-1])
 
 
 def largest(most: int, fits: Callable[[int], bool]) -> int:

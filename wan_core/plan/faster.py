@@ -62,7 +62,7 @@ def fastest(
     plan = before
     if may_keep_attention(job.train):
         plan = _with_attention(plan, room, choose, seconds)
-    spare = FreeMemory(devices={name: int((1 - _UNSURE) * free) for name, free in room.devices.items()}, host=room.host)
+    spare = replace(room, devices={name: int((1 - _UNSURE) * free) for name, free in room.devices.items()})
     if room.devices and job.chunk_tokens is None:
         plan = _with_larger_chunks(plan, spare)
     if room.devices and may_keep_attention(job.train):
@@ -80,10 +80,9 @@ def _with_attention(
     """
     job, estimate = plan
     on_card = replace(job, train=replace(job.train, checkpointing_policy="attn_output"))
-    if _may_fit(plan, room):
-        kept = on_card, on_card.estimate(on_card.shape(), estimate.measures)
-        if not room.lacks(kept[1]):
-            return kept
+    kept = on_card, on_card.estimate(on_card.shape(), estimate.measures)
+    if not room.lacks(kept[1]):
+        return kept
     found = [(on_card, choose(on_card))]
     if job.train.offload_activations != "off":
         names = ("attn_output",)
@@ -97,23 +96,7 @@ def _with_attention(
     return best if seconds(best) < (1 - _LEAST_GAIN) * seconds(plan) else plan
 
 
-def _may_fit(plan: Plan, room: FreeMemory) -> bool:
-    """Returns whether attention outputs may fit on the cards without a further measure, by their bytes; only a trace of
-    the step decides."""
-    job, estimate = plan
-    shape = job.shape()
-    of_a_token = job.step.batch_size * shape.shape.dim * shape.numerics.compute.itemsize // shape.cards
-    for device in shape.placement.devices:
-        on_device = zip(shape.tokens(job.step), shape.placement.block_devices, strict=True)
-        more = of_a_token * sum(tokens for tokens, one in on_device if one == device)
-        free = room.devices.get(str(device))
-        if free is not None and estimate.devices[str(device)].step + more > free:
-            return False
-    return True
-
-
 def _with_larger_chunks(plan: Plan, room: FreeMemory) -> Plan:
-    """Returns the plan with the largest chunks that fit without a further measure."""
     job, estimate = plan
     shape = job.shape()
     rows = job.step.batch_size * max(shape.on_card(job.step, card).own_tokens for card in range(shape.cards))
@@ -127,7 +110,6 @@ def _with_larger_chunks(plan: Plan, room: FreeMemory) -> Plan:
 
 
 def _with_unchecked(plan: Plan, room: FreeMemory) -> Plan:
-    """Returns the plan with as many unchecked blocks as fit, if nothing is offloaded."""
     job, estimate = plan
     measures, layers = estimate.measures, job.file.variant.shape.num_layers
     if job.train.unchecked_blocks or job.train.blocks_to_swap > 0 or measures.offload_inputs or measures.blocks_to_swap:
@@ -138,9 +120,7 @@ def _with_unchecked(plan: Plan, room: FreeMemory) -> Plan:
         tried = replace(job, train=replace(job.train, unchecked_blocks=count))
         found = tried.estimate(tried.shape(), measures)
         more = {name: _MARGIN * (one.kept - estimate.devices[name].kept) for name, one in found.devices.items()}
-        tight = FreeMemory(
-            devices={name: int(free - more[name]) for name, free in room.devices.items()}, host=room.host
-        )
+        tight = replace(room, devices={name: int(free - more[name]) for name, free in room.devices.items()})
         return None if tight.lacks(found) else (tried, found)
 
     count = largest(layers, lambda count: unchecked(count) is not None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -50,11 +51,10 @@ def plan_here(job: Workload, host_freed: int = 0, card_gib: float = math.inf) ->
     does not use count as empty, because a query would open a CUDA context on them for good. `plan.job` has the chosen
     mode and token shares, if the job leaves these open.
     """
+    plan_of = partial(_plan_as_it_is, host_freed=host_freed, card_gib=card_gib)
     if job.model.placement.mode == AUTO:
-        return choose_mode(job, lambda one: _plan_as_it_is(one, host_freed, card_gib))
-    if leaves_shares_open(job):
-        return share_tokens(job, lambda one: _plan_as_it_is(one, host_freed, card_gib))
-    return _plan_as_it_is(job, host_freed, card_gib)
+        return choose_mode(job, plan_of)
+    return share_tokens(job, plan_of) if leaves_shares_open(job) else plan_of(job)
 
 
 def _plan_as_it_is(job: Workload, host_freed: int, card_gib: float) -> MemoryPlan | None:

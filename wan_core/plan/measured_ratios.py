@@ -81,11 +81,7 @@ def measured_ratios_of(roots: Roots) -> MeasuredRatios:
     """Returns the ratios stored with the runs; none without a folder of runs, or if the file is damaged."""
     memo = _memo_of(roots)
     try:
-        return (
-            MeasuredRatios()
-            if memo is None
-            else MeasuredRatios(tuple(Ratio.from_dict(one, _FILE) for one in memo.values()))
-        )
+        return MeasuredRatios(tuple(Ratio.from_dict(one, _FILE) for one in (memo.values() if memo else ())))
     except ConfigError:
         return MeasuredRatios()
 

@@ -20,9 +20,8 @@ from ..placement import EXPERT_PER_GPU, FreeMemory, Placement, PlacementConfig, 
 from ..placement.config import INTERLEAVED
 from ..placement.plan import check_token_shares, split_blocks
 from .cards import Card, card_of, card_of_size, unknown_card
-from .measured_ratios import SECONDS
 from .planning import MemoryPlan, plan_memory
-from .step_time import LINK, step_seconds
+from .step_time import LINK
 from .token_shares import shared_by_speed
 from .workload import Workload
 
@@ -164,7 +163,6 @@ def _best_of(ways: Sequence[Way]) -> Way:
 
 
 def _reason(best: Way, others: Sequence[Way]) -> str:
-    """Returns one line with the time of the chosen mode, and of every other mode the time or why it is not possible."""
     seen = {best.mode: best}
     for way in sorted(others, key=lambda way: (bool(way.why_not), way.seconds)):
         seen.setdefault(way.mode, way)
@@ -243,18 +241,11 @@ def _way(job: Workload, why_not: str, cards: Mapping[str, Card], plan_of: PlanOf
 
 
 def _seconds(plan: MemoryPlan, cards: Mapping[str, Card]) -> float:
-    """Returns the seconds of a step of a plan. Cards with a copy each wait for the slowest card."""
-    job, shape, mode = plan.job, plan.job.shape(), plan.job.model.placement.mode
-    names = [*(cards if mode == PER_GPU else plan.estimate.devices)]
-
-    def on(card: Card | Sequence[Card]) -> float:
-        micro_batches = job.micro_batches
-        return step_seconds(
-            shape, job.step, plan.estimate, card, micro_batches=micro_batches, target_share=job.target_share
-        )
-
-    used = [cards[name] for name in names]
-    seconds = on(used) if mode in (_BLOCKS, TOKENS) else max(map(on, dict.fromkeys(used)))
+    mode = plan.job.model.placement.mode
+    used = [cards[name] for name in (cards if mode == PER_GPU else plan.estimate.devices)]
+    if mode in (_BLOCKS, TOKENS):
+        return plan.seconds(used)
+    seconds = max(plan.seconds([card]) for card in dict.fromkeys(used))
     if mode == PER_GPU:  # gradients are averaged once a step
-        seconds += 8 * sum(shape.adapter_values.values()) * (len(cards) - 1) / len(cards) / LINK
-    return seconds * (job.ratio(names[0], SECONDS) or 1.0)
+        seconds += 8 * sum(plan.job.shape().adapter_values.values()) * (len(cards) - 1) / len(cards) / LINK
+    return seconds

@@ -5,8 +5,9 @@ Only headers of files are read. The refusal of a job that does not fit names the
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
@@ -21,7 +22,7 @@ from .cards import Card, CardCost, card_of, unknown_card
 from .choices import fewest_measures, largest, strongest_measures
 from .faster import ATTENTION_IN_RAM, fastest, may_keep_attention
 from .measured_ratios import SECONDS, Measured, card_name
-from .step_time import LINK, exchanged_bytes, step_seconds, step_tflops, step_work
+from .step_time import LINK, exchanged_bytes, step_flops, step_seconds, step_work
 from .workload import Workload, size_words
 
 _RANKS, _SMALLER = (16, 8, 4), (1.0, 0.75, 0.5)
@@ -81,12 +82,16 @@ class MemoryPlan:
         known = [one for one in found if one is not None]
         return known if len(known) == len(found) > 1 and known[0] == card else card
 
-    def seconds(self, card: Card) -> float:
-        """Returns the seconds of an optimizer step on `card`, corrected by earlier runs."""
-        job, micro_batches = self.job, self.job.micro_batches
-        cards = self.cards(card)
+    def seconds(self, card: Card | Sequence[Card]) -> float:
+        """Returns the seconds of an optimizer step, corrected by earlier runs. `card`: of each device, or the first."""
+        job, cards = self.job, self.cards(card) if isinstance(card, Card) else card
         seconds = step_seconds(
-            job.shape(), job.step, self.estimate, cards, micro_batches=micro_batches, target_share=job.target_share
+            job.shape(),
+            job.step,
+            self.estimate,
+            cards,
+            micro_batches=job.micro_batches,
+            target_share=job.target_share,
         )
         return seconds * (job.ratio(next(iter(self.estimate.devices)), SECONDS) or 1.0)
 
@@ -97,13 +102,15 @@ class MemoryPlan:
 
     def measured(self) -> Measured:
         """Returns the comparison of a run with this plan; the CPU is left out, if a plan counts other things."""
-        job, first = self.job, next(iter(self.estimate.devices))
-        card = self.card or unknown_card(first)
-        by_runs = torch.device(first).type != "cpu"
-        # The cards of a split work at once on several micro-batches, which changes the TFLOP/s of a step.
-        count = job.micro_batches if len(self.estimate.devices) > 1 else 1
-        of_step, cards = (job.shape(), job.step, self.estimate), self.cards(card)
-        tflops = step_tflops(*of_step, cards, micro_batches=count, target_share=job.target_share) if by_runs else None
+        job, shape, first = self.job, self.job.shape(), next(iter(self.estimate.devices))
+        tflops = None
+        if torch.device(first).type != "cpu":
+            # The cards of a split work at once on several micro-batches, which changes the TFLOP/s of a step.
+            count = job.micro_batches if len(self.estimate.devices) > 1 else 1
+            flops, share = step_flops(shape, job.step), job.target_share
+            cards = self.cards(self.card or unknown_card(first))
+            seconds = step_seconds(shape, job.step, self.estimate, cards, micro_batches=count, target_share=share)
+            tflops = count * (flops.useful + share * flops.base) / seconds / 1e12
         return Measured(
             variant=job.file.variant.name,
             scheme=job.scheme,
@@ -129,25 +136,17 @@ class MemoryPlan:
         if shape.cards == 1:
             return ""
         sent = self.job.micro_batches * sum(exchanged_bytes(shape, self.job.step))
-        said = "split tokens: each of {cards} cards sends {gb} GB in a step, {seconds} s at {rate} GB/s."
-        if shape.shares:
-            said += f" {self._shares(shape)}"
+        sends = f"sends {sent / 1e9:.1f} GB in a step"
+        takes = f"{sent / LINK:.1f} s at {LINK / 1e9:.0f} GB/s."
         if shape.parts > 1:
-            said = (
-                "context parallel: each of {cards} processes trains 1/{cards} of every clip and sends {gb} GB in a "
-                "step by {exchange}, {seconds} s at {rate} GB/s."
+            return (
+                f"context parallel: each of {shape.cards} processes trains 1/{shape.cards} of every clip and {sends} "
+                f"by {shape.exchange}, {takes}"
             )
-        return filled(
-            said,
-            cards=shape.cards,
-            exchange=shape.exchange,
-            gb=f"{sent / 1e9:.1f}",
-            seconds=f"{sent / LINK:.1f}",
-            rate=f"{LINK / 1e9:.0f}",
-        )
+        said = f"split tokens: each of {shape.cards} cards {sends}, {takes}"
+        return f"{said} {self._shares(shape)}" if shape.shares else said
 
     def _shares(self, shape: JobShape) -> str:
-        """Returns the share of each card in a sentence."""
         heads = shares(shape.shape.num_heads, shape.shares)
         of_cards = zip(self.estimate.devices, shape.shares, heads, strict=True)
         parts = [f"{name} {100 * one / sum(shape.shares):.0f} % and {own}" for name, one, own in of_cards]
@@ -246,7 +245,7 @@ def nearest_that_fits(job: Workload, room: FreeMemory) -> Workload | None:
         shape = ranked.shape()
         for factor in _SMALLER:
             smaller = replace(ranked, step=_scaled(job.step, factor), preview=None)
-            most = _most_frames(smaller, shape, room)
+            most = largest(job.step.latent_frames, partial(_fits_with, job=smaller, shape=shape, room=room))
             if most:
                 frames = max(most, job.file.variant.latent_frames(1))
                 return replace(smaller, step=replace(smaller.step, latent_frames=frames))
@@ -258,13 +257,7 @@ def _scaled(step: StepShape, factor: float) -> StepShape:
     return replace(step, latent_height=height, latent_width=width)
 
 
-def _most_frames(job: Workload, shape: JobShape, room: FreeMemory) -> int:
-    """Returns the largest number of latent frames, up to the job's, that fits; 0 if none fits."""
-    return largest(job.step.latent_frames, lambda frames: _fits_with(frames, job, shape, room))
-
-
 def _largest_batch(job: Workload, room: FreeMemory) -> int:
-    """Returns the largest batch size below the job's that fits; 0 if none fits."""
     shape, frames = job.shape(), job.step.latent_frames
 
     def fits(count: int) -> bool:

@@ -129,7 +129,6 @@ def preset_settings(plan: MemoryPlan) -> dict[str, int]:
 
 
 def _steps_of(preset: Preset, job: Workload) -> Iterator[StepShape]:
-    """Yields the micro-batch of each clip size of a preset, the largest first."""
     for scale, frames in _CLIPS:
         if frames <= preset.most_frames:
             variant = job.file.variant

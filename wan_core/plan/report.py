@@ -94,12 +94,7 @@ def plan_sentences(plan: MemoryPlan) -> str:
         lines.append(f"{name}: {memory.peak / _GIB:.1f} GiB{free} ({phases})")
     lines.append(f"host memory: {estimate.host / _GIB:.1f} GiB, {estimate.pinned / _GIB:.1f} of it pinned")
     lines.append(f"LoRA file: {size_text(job.lora_bytes())} in {job.train.save_dtype}")
-    if remark := plan.remark():
-        lines.append(remark)
-    if faster := plan.faster():
-        lines.append(faster)
-    if plan.exchange:
-        lines.append(plan.exchange)
+    lines += filter(None, (plan.remark(), plan.faster(), plan.exchange))
     if card is not None:
         lines.append(f"about {plan.seconds(card):.1f} s for an optimizer step on a {card.name}")
     if of_step := cards_of_step(plan, card):

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from ..parallel.pipeline import Stage, stages_of
-from ..parallel.schedule import Schedule, in_turn, pipelined
-from ..parallel.timeline import STAGED_BYTES_PER_S, StageCost, Timeline, replay, serial_seconds
-from ..placement import JobShape, MemoryEstimate, Recomputing, StepShape, Traffic, step_traffic
+from ..parallel.schedule import in_turn, pipelined
+from ..parallel.timeline import STAGED_BYTES_PER_S, StageCost, Timeline, replay
+from ..placement import JobShape, MemoryEstimate, Recomputing, StepShape, Traffic, lockable_bytes, step_traffic
+from ..placement.short_model import AsBlock
 from .cards import Card, CardCost
 
 COPIES = 25e9
@@ -29,20 +31,15 @@ class SplitStep:
     homes: tuple[int, ...]
     micro_batches: int
 
-    @property
-    def schedule(self) -> Schedule:
-        return pipelined(self.homes, self.micro_batches)
-
     def timeline(self, *, at_once: bool = True) -> Timeline:
         """Returns the timeline of each card, with links without peer access."""
-        schedule = self.schedule if at_once else in_turn(self.homes, self.micro_batches)
+        schedule = (pipelined if at_once else in_turn)(self.homes, self.micro_batches)
         return replay(schedule, self.costs, bytes_per_s=STAGED_BYTES_PER_S)
 
     @property
     def gain(self) -> float:
         """Speedup: the time of the step with one card after the other, divided by its time with all cards at once."""
-        before = serial_seconds(self.costs, self.micro_batches, self.homes, STAGED_BYTES_PER_S)
-        return before / self.timeline().seconds
+        return self.timeline(at_once=False).seconds / self.timeline().seconds
 
 
 def split_step(
@@ -51,34 +48,28 @@ def split_step(
     estimate: MemoryEstimate,
     cards: Sequence[Card],
     micro_batches: int,
-    pageable: float = 0.0,
 ) -> SplitStep:
-    """Returns the costs of a step. `cards`: of each device, in the order of the placement. `pageable`: share of the
-    offloaded bytes that are not pinned."""
+    """Returns the costs of a step. `cards`: of each device, in the order of the placement."""
     stages, counts, first = stages_of(job.placement), _Counts(job, step, estimate), 0
     costs: list[StageCost] = []
     for stage in stages:
-        costs.append(_cost(stage, range(first, stage.stop), counts, cards[stage.card], pageable))
+        costs.append(_cost(stage, range(first, stage.stop), counts, cards[stage.card]))
         first = stage.stop
     return SplitStep(tuple(costs), tuple(stage.card for stage in stages), micro_batches)
 
 
-@dataclass(frozen=True)
-class _Passes:
+class Passes(NamedTuple):
     """The work of a part of the model on one micro-batch."""
 
     forward: CardCost
     backward: CardCost
 
-    def minus(self, other: _Passes, count: float = 1) -> _Passes:
-        return _Passes(self.forward.plus(other.forward.times(-count)), self.backward.plus(other.backward.times(-count)))
+    def minus(self, other: Passes, count: float = 1) -> Passes:
+        return Passes(*(mine.plus(theirs.times(-count)) for mine, theirs in zip(self, other, strict=True)))
 
-    def half(self) -> _Passes:
-        return _Passes(self.forward.times(0.5), self.backward.times(0.5))
-
-    def of_some(self, share: float) -> _Passes:
+    def of_some(self, share: float) -> Passes:
         """Returns the work for a share of the tokens."""
-        return _Passes(self.forward.of_some(share), self.backward.of_some(share))
+        return Passes(*(one.of_some(share) for one in self))
 
 
 class _Counts:
@@ -99,52 +90,67 @@ class _Counts:
         self.shares = [tokens / step.tokens for tokens in job.tokens(step)]
         self._first_unchecked = layers - (job.recomputing.unchecked if job.recomputing.blocks else layers)
 
-    def _of(self, layers: int, recomputing: Recomputing, like: int = 0, *, second: int | None = None) -> _Passes:
-        job, measures = self.job, self.estimate.measures
-        vace = job.shape.vace_layers if second is None else job.shape.vace_layers[:second]
-        found = step_traffic(
-            replace(job.shape, num_layers=layers, vace_layers=vace),
-            job.numerics,
+    def _of(self, layers: int, recomputing: Recomputing, like: int = 0, *, second: int | None = None) -> Passes:
+        vace = self.job.shape.vace_layers if second is None else self.job.shape.vace_layers[:second]
+        shape = replace(self.job.shape, num_layers=layers, vace_layers=vace)
+        return passes_of(
+            replace(self.job, shape=shape, recomputing=recomputing),
             self.step,
-            job.as_block(job.as_loaded or job.adapt, like),
-            recomputing=recomputing,
-            chunk_tokens=measures.chunk_tokens,
-            dequantize_once=measures.dequantize_once,
+            self.estimate,
+            self.job.as_block(self.job.as_loaded or self.job.adapt, like),
         )
-        return _Passes(work_of(found.forward), work_of(found.backward))
 
-    def block(self, layer: int) -> _Passes:
+    def block(self, layer: int) -> Passes:
         kinds = self._unchecked if layer >= self._first_unchecked else self._checked
         found = kinds[self.job.layouts[layer]].of_some(self.shares[layer])
-        return found if self.job.walks(layer) else replace(found, backward=found.backward.times(0))
+        return found if self.job.walks(layer) else found._replace(backward=found.backward.times(0))
 
 
-def work_of(part: Traffic) -> CardCost:
-    """Returns the traffic of a pass as the work of a card."""
+def passes_of(job: JobShape, step: StepShape, estimate: MemoryEstimate, adapt: AsBlock) -> Passes:
+    """Returns the work of a micro-batch on a model of `job.shape` whose blocks are all adapted by `adapt`."""
+    found = step_traffic(
+        job.shape,
+        job.numerics,
+        step,
+        adapt,
+        recomputing=job.recomputing,
+        chunk_tokens=estimate.measures.chunk_tokens,
+        dequantize_once=estimate.measures.dequantize_once,
+    )
+    return Passes(*map(_work_of, (found.forward, found.backward)))
+
+
+def _work_of(part: Traffic) -> CardCost:
     products, attention = part.flop["products"], part.flop["attention"]
     return CardCost(products + attention, part.bytes_beside, part.kernels.total(), part.moved.total(), attention)
 
 
-def _cost(stage: Stage, layers: range, counts: _Counts, card: Card, pageable: float) -> StageCost:
-    job, estimate = counts.job, counts.estimate
+def _cost(stage: Stage, layers: range, counts: _Counts, card: Card) -> StageCost:
+    job, estimate, pageable = counts.job, counts.estimate, pageable_share(counts.estimate)
     parts = [counts.block(layer) for layer in layers]
     if stage.number == 0 and counts.second is not None:
         parts += [counts.second.of_some(counts.shares[layer]) for layer in job.shape.vace_layers]
-    parts += [counts.ends.half()] * ((stage.number == 0) + (layers.stop == job.shape.num_layers))
-    forward, backward = (sum(work.seconds(card) for work in way) for way in _ways(parts))
+    parts += [Passes(*(one.times(0.5) for one in counts.ends))] * (
+        (stage.number == 0) + (layers.stop == job.shape.num_layers)
+    )
+    forward = sum(work.forward.seconds(card) for work in parts)
+    backward = sum(work.backward.seconds(card) for work in parts)
     of_device = len(layers) / job.placement.block_devices.count(stage.device)
     streamed = of_device * estimate.streamed.get(str(stage.device), 0)
     inputs = len(layers) / job.shape.num_layers * estimate.inputs
     weights, kept = (size * (1 - pageable) / COPIES for size in (streamed, inputs))
     blocked = pageable * (streamed + inputs) / PAGEABLE_COPIES
-    kernels = [int(sum(work.kernels for work in way)) for way in _ways(parts)]
     return StageCost(
         forward_s=max(forward, weights, kept) + blocked,
         backward_s=max(backward, weights + kept) + blocked,
-        forward_kernels=kernels[0],
-        backward_kernels=kernels[1],
         sent_bytes=counts.step.batch_size * counts.step.tokens * job.shape.dim * job.numerics.residual.itemsize,
     )
+
+
+def pageable_share(estimate: MemoryEstimate) -> float:
+    """Returns the share of offloaded bytes beyond the system's limit of pinned memory."""
+    limit = lockable_bytes()
+    return 0.0 if limit is None or not estimate.pinned else max(0.0, 1 - limit / estimate.pinned)
 
 
 def seconds_together(works: Sequence[CardCost], cards: Sequence[Card]) -> float:
@@ -158,7 +164,3 @@ def seconds_together(works: Sequence[CardCost], cards: Sequence[Card]) -> float:
     attention = [CardCost(work.attention, 0, 0, 0, work.attention) for work in works]
     attended = [work.seconds(card) for work, card in zip(attention, cards, strict=True)]
     return max(attended) + max(one - part for one, part in zip(own, attended, strict=True))
-
-
-def _ways(parts: Sequence[_Passes]) -> tuple[list[CardCost], list[CardCost]]:
-    return [one.forward for one in parts], [one.backward for one in parts]

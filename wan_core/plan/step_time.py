@@ -30,10 +30,10 @@ from ..model import Numerics, WanShape, WanTransformer
 from ..parallel import sent_bytes
 from ..parallel.schedule import in_turn
 from ..parallel.timeline import StageCost, Timeline, replay
-from ..placement import JobShape, MemoryEstimate, StepShape, lockable_bytes, step_traffic
+from ..placement import JobShape, MemoryEstimate, StepShape
 from ..train import FlopCount, StepFlops
 from .cards import Card, CardCost
-from .split_time import COPIES, PAGEABLE_COPIES, seconds_together, split_step, work_of
+from .split_time import COPIES, PAGEABLE_COPIES, pageable_share, passes_of, seconds_together, split_step
 
 LINK = 10e9
 """bytes/s between two GeForce cards, each way; their copies go through host memory (25e9 with peer access)"""
@@ -61,7 +61,7 @@ def step_seconds(
     slowest = min(cards, key=lambda one: one.bytes_per_s)
     optimizer = _optimizer(job).seconds(slowest)
     if count > 1:
-        split = split_step(job, step, estimate, cards, micro_batches, _pageable_share(estimate))
+        split = split_step(job, step, estimate, cards, micro_batches)
         base = target_share * sum(cost.forward_s for cost in split.costs) * micro_batches / split.gain
         passes = split.timeline(at_once=not estimate.measures.in_turn).seconds
         return passes + base + optimizer / count
@@ -78,7 +78,7 @@ def step_timeline(
     count = len(job.placement.devices)
     cards = [card] * max(count, job.cards) if isinstance(card, Card) else card
     if count > 1:
-        split = split_step(job, step, estimate, cards, micro_batches, _pageable_share(estimate))
+        split = split_step(job, step, estimate, cards, micro_batches)
         return split.timeline(at_once=not estimate.measures.in_turn)
     cost = StageCost(*_pass_seconds(job, step, estimate, cards))
     return replay(in_turn([0], micro_batches), [cost])
@@ -99,17 +99,16 @@ def _computing_seconds(
 def _pass_seconds(
     job: JobShape, step: StepShape, estimate: MemoryEstimate, cards: Sequence[Card]
 ) -> tuple[float, float]:
-    """Returns the seconds of the forward and the backward pass of a micro-batch, with all copies."""
     forward, backward = _computing_seconds(job, step, estimate, cards)
     weights, kept = _copied_seconds(estimate)
-    blocked = _pageable_share(estimate) * (sum(estimate.streamed.values()) + estimate.inputs) / PAGEABLE_COPIES
+    blocked = pageable_share(estimate) * (sum(estimate.streamed.values()) + estimate.inputs) / PAGEABLE_COPIES
     there, back = (sent / LINK for sent in exchanged_bytes(job, step))
     return max(forward + there, weights, kept) + blocked, max(backward + back, weights + kept) + blocked
 
 
 def _copied_seconds(estimate: MemoryEstimate) -> tuple[float, float]:
     """Returns the seconds of one copy of the pinned weights, and of one copy of the offloaded inputs."""
-    locked = 1 - _pageable_share(estimate)
+    locked = 1 - pageable_share(estimate)
     return sum(estimate.streamed.values()) * locked / COPIES, estimate.inputs * locked / COPIES
 
 
@@ -140,12 +139,6 @@ def exchanged_bytes(job: JobShape, step: StepShape) -> tuple[int, int]:
     return round(uneven * there[0]) + moved, round(uneven * back[1]) + moved
 
 
-def _pageable_share(estimate: MemoryEstimate) -> float:
-    """Returns the share of offloaded bytes beyond the system's limit of pinned memory."""
-    limit = lockable_bytes()
-    return 0.0 if limit is None or not estimate.pinned else max(0.0, 1 - limit / estimate.pinned)
-
-
 def step_work(job: JobShape, step: StepShape, estimate: MemoryEstimate, micro_batches: int) -> CardCost:
     """Returns the work of an optimizer step of `micro_batches`."""
     forward, backward = work_of_passes(job, step, estimate)
@@ -167,34 +160,11 @@ def work_of_passes(
     kinds = Counter((like, shares[layer], job.walks(layer)) for layer, like in enumerate(job.layouts))
     passes = [CardCost(0, 0, 0, 0), CardCost(0, 0, 0, 0)]
     for (like, share, walked), count in kinds.items():
-        work = step_traffic(
-            job.shape,
-            job.numerics,
-            size,
-            job.as_block(job.as_loaded or job.adapt, like),
-            recomputing=job.recomputing,
-            chunk_tokens=estimate.measures.chunk_tokens,
-            dequantize_once=estimate.measures.dequantize_once,
-        )
+        work = passes_of(job, size, estimate, job.as_block(job.as_loaded or job.adapt, like))
         # `work` assumes that all layers are of this kind; the model has `count` such layers.
-        for way, part in enumerate((work.forward, work.backward)[: 1 + walked]):
-            passes[way] = passes[way].plus(work_of(part).of_some(share).times(count / layers))
+        for way, part in enumerate(work[: 1 + walked]):
+            passes[way] = passes[way].plus(part.of_some(share).times(count / layers))
     return passes[0], passes[1]
-
-
-def step_tflops(
-    job: JobShape,
-    step: StepShape,
-    estimate: MemoryEstimate,
-    card: Card | Sequence[Card],
-    *,
-    micro_batches: int = 1,
-    target_share: float = 0.0,
-) -> float:
-    """Returns the useful TFLOP/s of a step that takes `step_seconds`."""
-    flops = step_flops(job, step)
-    seconds = step_seconds(job, step, estimate, card, micro_batches=micro_batches, target_share=target_share)
-    return micro_batches * (flops.useful + target_share * flops.base) / seconds / 1e12
 
 
 def step_flops(job: JobShape, step: StepShape) -> StepFlops:
@@ -220,7 +190,6 @@ def step_flops(job: JobShape, step: StepShape) -> StepFlops:
 
 @lru_cache(maxsize=4)
 def _counted(shape: WanShape, numerics: Numerics, adapt: Callable[[nn.Module], None]) -> FlopCount:
-    """Returns the FLOP counter of a model with adapters, for clips of any size."""
     with torch.device("meta"):
         model = WanTransformer(shape, numerics)
     model.requires_grad_(False)

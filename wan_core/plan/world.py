@@ -168,7 +168,6 @@ def with_mesh(job: Workload, card: Card, free: int, a_machine: int) -> Workload:
 
 
 def _world(card: Card, ranks: int, a_machine: int) -> World:
-    """Returns ranks with such cards and the links assumed for them."""
     return World(ranks, min(ranks, a_machine), *(_LINKED if card.gibibytes >= _LARGE else _PCIE))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from wan_core.placement.copies import CudaCopies, PlainCopies, copies_of
+from wan_core.placement.copies import Copies, CudaCopies, copies_of
 
 GPU = torch.device("cuda", 1)
 
@@ -158,7 +158,7 @@ def test_two_gibibytes_are_left_to_others(
 
 def test_other_devices_copy_at_once() -> None:
     copies = copies_of(torch.device("cpu"))
-    assert isinstance(copies, PlainCopies)
+    assert isinstance(copies, Copies)
     target = copies.host_memory(4)
     assert target is not None
     copies.wait(copies.start(torch.arange(4, dtype=torch.uint8), target))

@@ -42,7 +42,7 @@ from wan_core.placement.plan import split_blocks
 from wan_core.placement.routed import Layer, traced_routed
 from wan_core.placement.short_model import MetaBatch
 from wan_core.placement.storage_meter import StorageMeter
-from wan_core.placement.trace import StepTrace, _trace, traced_step
+from wan_core.placement.trace import How, StepTrace, _trace, traced_step
 from wan_core.precision import PrecisionPolicy, QuantizeConfig, quantize_block
 
 SCRIPT = Path(__file__).parents[2] / "support" / "measure_memory.py"
@@ -233,8 +233,9 @@ def test_a_model_of_any_depth_is_a_straight_line_through_short_ones(
     """Drawn from few layers, against the same engine run with all of them: every phase, to the byte."""
     shape = replace(SMALL, num_layers=6, vace_layers=vace_layers)
     numerics, step = PrecisionPolicy().numerics(torch.bfloat16), SMALL_STEP
-    drawn = traced_step(shape, numerics, step, Adapt(4), layers=6, recomputing=recomputing, offloaded=offloaded)
-    assert drawn == _trace(shape, numerics, step, Adapt(4), recomputing, offloaded).and_blocks(0, 0)
+    how = How(recomputing, offloaded)
+    drawn = traced_step(shape, numerics, step, Adapt(4), 6, how)
+    assert drawn == _trace(shape, numerics, step, Adapt(4), how).and_blocks(0, 0)
 
 
 FACED = {"in_channels": 36, "pose_channels": 16, "face_layers": (0, 5)}
@@ -258,8 +259,8 @@ def test_layers_that_see_a_face_or_hear_sound_are_counted(recomputing: Recomputi
     behind = sizes_behind((SMALL_STEP.latent_frames, 120, 120), ("reference", "frames_before"))
     context = behind if "sound_layers" in attending else ()
     step = replace(SMALL_STEP, latent_height=120, latent_width=120, context=context)
-    drawn = traced_step(shape, numerics, step, Adapt(4), layers=10, recomputing=recomputing, offloaded=False)
-    whole = _trace(shape, numerics, step, Adapt(4), recomputing, offloaded=False).and_blocks(0, 0)
+    drawn = traced_step(shape, numerics, step, Adapt(4), 10, How(recomputing))
+    whole = _trace(shape, numerics, step, Adapt(4), How(recomputing)).and_blocks(0, 0)
     assert drawn.step == pytest.approx(whole.step, rel=0.01)
     assert drawn.kept == pytest.approx(whole.kept, rel=0.02)
 
@@ -303,7 +304,7 @@ def test_adapters_on_some_blocks_are_planned_as_they_lie(which: str, inside: str
         ),
         SMALL_STEP,
     ).devices["cuda:0"]
-    run = _trace(shape, numerics, SMALL_STEP, adapt, recomputing, False).and_blocks(0, 0)
+    run = _trace(shape, numerics, SMALL_STEP, adapt, How(recomputing)).and_blocks(0, 0)
     assert found.kept == run.kept
     assert found.step - found.weights - found.adapters == pytest.approx(run.step, rel=0.002)
 
@@ -362,17 +363,17 @@ def test_tokens_that_pass_by_take_no_memory_of_a_layer(
     of_frame = step.tokens // step.latent_frames
     tokens = tokens_by_layer(routes, 8, of_frame, step.latent_frames)
     control = [tokens[layer] for layer in vace_layers]
-    how = {"recomputing": recomputing, "offloaded": offloaded}
+    how = How(recomputing, offloaded)
     layers = [Layer(count, Adapt(4)) for count in tokens]
-    found = traced_routed(shape, numerics, step, layers, control=control, **how)
-    whole = traced_step(shape, numerics, step, Adapt(4), layers=8, **how)
+    found = traced_routed(shape, numerics, step, layers, control=control, how=how)
+    whole = traced_step(shape, numerics, step, Adapt(4), 8, how)
     passages = draw_passages(routes, step.latent_frames, of_frame, [torch.Generator() for _ in routes])
     monkeypatch.setattr(
         MetaBatch,
         "through",
         lambda self, model: model(self.noised, self.timestep, self.text, self.conditioning, passages),
     )
-    run = _trace(shape, numerics, step, Adapt(4), recomputing, offloaded)
+    run = _trace(shape, numerics, step, Adapt(4), how)
     for name in ("kept", "forward", "head", "backward"):
         assert 0.98 <= getattr(found, name) / getattr(run, name) <= 1.06, name
     if not offloaded:  # there nothing is kept on the device anyway
@@ -462,9 +463,8 @@ def test_one_block_of_14b_is_walked_back_in_few_gibibytes(frames: int, most: flo
         PrecisionPolicy().numerics(torch.bfloat16),
         clips(frames),
         Adapt(32),
-        layers=1,
-        recomputing=Recomputing(),
-        offloaded=False,
+        1,
+        How(Recomputing()),
     )
     assert found.backward - found.kept <= most * GIB
 
@@ -499,7 +499,7 @@ def test_a_trace_is_what_it_is_whatever_else_is_traced_before_it_or_meanwhile() 
     ]  # fmt: skip
 
     def traced(way: tuple[Recomputing, bool]) -> StepTrace:
-        return _trace(shape, numerics, step, Adapt(4), *way)
+        return _trace(shape, numerics, step, Adapt(4), How(*way))
 
     alone = []
     for way in ways:

@@ -104,5 +104,7 @@ def test_a_traced_step_is_the_same_byte_for_byte_as_with_every_question_asked(
     for run in (run_on_meta, run_on_meta, lambda func, args, kwargs: func(*args, **kwargs)):
         monkeypatch.setattr(trace, "run_on_meta", run)
         with torch.inference_mode():  # as nodes run
-            found.append(trace._trace(SMALL, numerics, step, adapt, Recomputing(policy=POLICIES[policy]), True))
+            found.append(
+                trace._trace(SMALL, numerics, step, adapt, trace.How(Recomputing(policy=POLICIES[policy]), True))
+            )
     assert found[0] == found[1] == found[2]

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from tests.support.late_copies import LateCopies
 from wan_core.placement import SharedMemory, can_share, share_memory, shared
-from wan_core.placement.copies import CudaCopies, PlainCopies
+from wan_core.placement.copies import Copies, CudaCopies
 from wan_core.placement.streaming import Ring
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is shared on Linux alone")
@@ -219,7 +219,7 @@ def test_memory_that_the_system_does_not_give_leaves_each_process_its_own(
     assert not pieces()
 
 
-@pytest.mark.parametrize("lacks", ["nothing", "memfd", "another machine", "another token", "names of files"])
+@pytest.mark.parametrize("lacks", ["nothing", "memfd", "another machine", "another file", "names of files"])
 def test_all_processes_of_a_machine_share_or_none(lacks: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two of them in one process, which hear each other in turns."""
     if lacks == "memfd":
@@ -236,8 +236,8 @@ def test_all_processes_of_a_machine_share_or_none(lacks: str, monkeypatch: pytes
         theirs = ast.literal_eval(said.readline())
     if lacks == "another machine":
         theirs = ("elsewhere", *theirs[1:])
-    elif lacks == "another token":
-        theirs = (*theirs[:3], b"0123456789abcdef")
+    elif lacks == "another file":
+        theirs = (*theirs[:3], "wan_trainer door 0123456789abcdef")
     elif lacks == "names of files":  # a system that calls them otherwise: pieces would be found by nobody
         monkeypatch.setattr(os, "readlink", lambda _link: "memfd:wan_trainer door")
 
@@ -266,7 +266,7 @@ def new_block() -> nn.Module:
 
 def rested(door: int, *others: int) -> nn.Module:
     block = new_block()
-    Ring(torch.device("cpu"), PlainCopies(), ["blocks.0"], among(door, *others)).offload_block("blocks.0", block)
+    Ring(torch.device("cpu"), Copies(), ["blocks.0"], among(door, *others)).offload_block("blocks.0", block)
     return block
 
 

@@ -9,7 +9,7 @@ from wan_core.errors import ConfigError
 from wan_core.placement import FreeMemory, MemoryEstimate, MemoryMeasures, free_memory_here, free_memory_of_cards
 from wan_core.placement.cards import CARD_LIMIT, HOST_LIMIT
 from wan_core.placement.memory import DeviceMemory
-from wan_core.plan.choices import choose_measures
+from wan_core.plan.choices import OpenMeasures
 
 GIB = 1 << 30
 
@@ -42,14 +42,14 @@ def predicted(measures: MemoryMeasures) -> MemoryEstimate:
 )
 def test_the_cheapest_measures_that_fit_are_taken(free: float, offloads: bool, swaps: int) -> None:
     room = FreeMemory(devices={"cuda:0": int(free * GIB)})
-    found = choose_measures(predicted, room, most_blocks=40)
+    found = OpenMeasures(most_blocks=40).cheapest(predicted, room)
     assert (found.measures.offload_inputs, found.measures.blocks_to_swap) == (offloads, swaps)
     assert not room.lacks(found)
 
 
 def test_where_nothing_fits_the_strongest_measures_are_told() -> None:
     room = FreeMemory(devices={"cuda:0": 6 * GIB})
-    found = choose_measures(predicted, room, most_blocks=40)
+    found = OpenMeasures(most_blocks=40).cheapest(predicted, room)
     assert found.measures == MemoryMeasures(offload_inputs=True, blocks_to_swap=40)
     assert [(place, free) for place, _, free in room.lacks(found)] == [("cuda:0", 6 * GIB)]
 
@@ -57,15 +57,15 @@ def test_where_nothing_fits_the_strongest_measures_are_told() -> None:
 def test_what_is_asked_for_is_taken_as_it_is() -> None:
     room = FreeMemory(devices={"cuda:0": 12 * GIB})
     for offload in (False, True):
-        found = choose_measures(predicted, room, offload=offload, swap=5, most_blocks=40)
+        found = OpenMeasures(offload, 5, 40).cheapest(predicted, room)
         assert found.measures == MemoryMeasures(offload_inputs=offload, blocks_to_swap=5)
-    assert choose_measures(predicted, room, offload=False, most_blocks=40).measures.blocks_to_swap == 40
-    assert choose_measures(predicted, room, most_blocks=0).measures.blocks_to_swap == 0
+    assert OpenMeasures(offload=False, most_blocks=40).cheapest(predicted, room).measures.blocks_to_swap == 40
+    assert OpenMeasures().cheapest(predicted, room).measures.blocks_to_swap == 0
 
 
 def test_host_memory_has_an_end_too() -> None:
     room = FreeMemory(devices={"cuda:0": 12 * GIB}, host=10 * GIB)
-    found = choose_measures(predicted, room, most_blocks=40)
+    found = OpenMeasures(most_blocks=40).cheapest(predicted, room)
     assert ("host memory", found.host, 10 * GIB) in room.lacks(found)
 
 

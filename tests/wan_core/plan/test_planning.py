@@ -368,7 +368,7 @@ def test_what_the_system_does_not_lock_is_copied_while_the_card_waits(
     swapped = a14b.estimate(shape, MemoryMeasures(offload_inputs=True, blocks_to_swap=20))
 
     def seconds(lockable: int | None) -> float:
-        monkeypatch.setattr("wan_core.plan.step_time.lockable_bytes", lambda: lockable)
+        monkeypatch.setattr("wan_core.plan.split_time.lockable_bytes", lambda: lockable)
         return step_seconds(shape, a14b.step, swapped, card, micro_batches=1)
 
     assert seconds(swapped.pinned) == seconds(None), "all is page-locked"

@@ -17,7 +17,7 @@ from tests.support.tiny_run import make_pair_run, make_run
 from tests.wan_core.train.test_optimizers import IN_CI, need, saved, settings
 from wan_core.events import Event, Note
 from wan_core.lora import LoraConfig
-from wan_core.placement.copies import Copies, PlainCopies, remark_once
+from wan_core.placement.copies import Copies, remark_once
 from wan_core.train import TrainConfig, held_bytes, state_bytes
 from wan_core.train.optimizer_state import AdapterOptimizer
 from wan_core.train.weight_copies import HostWeights
@@ -205,7 +205,7 @@ def test_host_memory_that_is_short_is_said_once_in_each_run_that_finds_it_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(_device: torch.device) -> Copies:
-        copies = PlainCopies()
+        copies = Copies()
         remark_once(copies.remarks, "locking", "The system refuses more.")
         return copies
 

@@ -187,7 +187,7 @@ def report_of(
     )
 
 
-def counts_of(encoded: Mapping[str, int], reused: Mapping[str, int]) -> dict[str, int]:
+def counts_of(encoded: Mapping[str, int], reused: Mapping[str, int]) -> dict[str, Any]:
     """Returns the fields of EncodingReport for numbers of entries by kind."""
     kinds = ("latent", "text", "condition", "mask")
     counts = {f"{kind}s_encoded": encoded.get(kind, 0) for kind in kinds}

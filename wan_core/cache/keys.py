@@ -86,7 +86,7 @@ class SampleKeys:
     vision_identity: str
     """identity of the CLIP vision encoder; "" if the model reads no CLIP tokens"""
 
-    def of(self, sample: Sample, config: DatasetConfig) -> dict[str, str]:
+    def of(self, sample: Sample, config: DatasetConfig) -> dict[str, Any]:
         """Returns CacheItem field -> key of a sample; "" if it has no such entry."""
         # Keys omit bf16, so that entries from before this setting are hits.
         dtype = {} if config.latent_dtype == "bf16" else {"dtype": config.latent_dtype}

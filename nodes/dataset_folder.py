@@ -61,7 +61,7 @@ class WanVideoDataset(io.ComfyNode):
     @classmethod
     def fingerprint_inputs(cls, folder: str | None = None, **_: object) -> str:
         # Recursive, because it is not known yet whether subfolders count.
-        return fingerprint_of_folder(dataset_folder(folder), recursive=True, allowed=allowed_places())
+        return fingerprint_of_folder(dataset_folder(folder), allowed=allowed_places())
 
     @classmethod
     def execute(

@@ -13,6 +13,7 @@ import re
 import stat
 import unicodedata
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -41,38 +42,43 @@ def allowed_folder(reference: str, *, input_root: Path, extra_roots: list[Path])
 
     `reference`: a folder below `input/` ("clips" or "input:clips"), "<root name>:<folder>", or a full path.
     """
-    text = reference.strip().strip("\"'").strip()
-    if not text or not _can_be_path(text):
-        raise DatasetError("No dataset folder is chosen. Put clips into a folder below input/.")
-    wanted = _spelled_out(text, input_root, extra_roots)
-    real = Path(os.path.realpath(wanted))
-    if lies_under(real, (input_root, *extra_roots)):
-        return _existing(real, text)
-    raise DatasetError(
-        "Folder {text} is outside the allowed folders. Move it below input/, or write {json} to "
-        "user/wan_trainer/roots.json on the server.",
-        text=_short(text),
-        json=json.dumps([str(wanted)[:300]], ensure_ascii=False),
+    real, text = _allowed(
+        reference, "No dataset folder is chosen. Put clips into a folder below input/.", input_root, extra_roots
     )
+    if not os.path.exists(real):
+        raise DatasetError("Folder {text} does not exist. Choose one that does.", text=text)
+    if not os.path.isdir(real):
+        raise DatasetError("{text} is a file. Choose the folder that contains it.", text=text)
+    return real
 
 
 def allowed_file(reference: str, *, input_root: Path, extra_roots: list[Path]) -> Path:
     """Returns the real path of a file or folder for `open_source`; rules and `reference` as in `allowed_folder`."""
+    none = "No file is chosen. Put a list (.jsonl, .csv ...) below input/, or type its path."
+    real, text = _allowed(reference, none, input_root, extra_roots, is_file=True)
+    if not os.path.exists(real):  # pathlib raises for names longer than the file system allows
+        raise DatasetError("File {text} does not exist. Choose one that does.", text=text)
+    return real
+
+
+def _allowed(
+    reference: str, none: str, input_root: Path, extra_roots: list[Path], *, is_file: bool = False
+) -> tuple[Path, str]:
+    """Returns the real path, which need not exist, and `reference` for messages; `none`: refusal of an empty one."""
     text = reference.strip().strip("\"'").strip()
     if not text or not _can_be_path(text):
-        raise DatasetError("No file is chosen. Put a list (.jsonl, .csv ...) below input/, or type its path.")
+        raise DatasetError(none)
     wanted = _spelled_out(text, input_root, extra_roots)
     real = Path(os.path.realpath(wanted))
     if not lies_under(real, (input_root, *extra_roots)):
+        root = str(wanted.parent if is_file else wanted)
         raise DatasetError(
             "{text} is outside the allowed folders. Move it below input/, or write {json} to "
             "user/wan_trainer/roots.json on the server.",
             text=_short(text),
-            json=json.dumps([str(wanted.parent)[:300]], ensure_ascii=False),
+            json=json.dumps([root[:300]], ensure_ascii=False),
         )
-    if not os.path.exists(real):  # pathlib raises for names longer than the file system allows
-        raise DatasetError("File {text} does not exist. Choose one that does.", text=_short(text))
-    return real
+    return real, _short(text)
 
 
 def list_folders(input_root: Path, extra_roots: list[Path]) -> list[str]:
@@ -95,7 +101,6 @@ def named_roots(extra_roots: list[Path]) -> dict[str, Path]:
 
 
 def _can_be_path(text: str) -> bool:
-    """Returns whether the file system can encode a text as a path, without zero bytes."""
     try:
         return b"\0" not in os.fsencode(text)
     except UnicodeEncodeError:
@@ -121,14 +126,6 @@ def _below(root: Path, relative: str) -> Path:
     return wanted if os.path.exists(wanted) else root / relative.replace("\\", "/").lstrip("/")
 
 
-def _existing(folder: Path, text: str) -> Path:
-    if not os.path.exists(folder):
-        raise DatasetError("Folder {text} does not exist. Choose one that does.", text=_short(text))
-    if not os.path.isdir(folder):
-        raise DatasetError("{text} is a file. Choose the folder that contains it.", text=_short(text))
-    return folder
-
-
 def _subfolders(root: Path) -> list[str]:
     try:
         with os.scandir(root) as entries:
@@ -152,11 +149,7 @@ class PlaceError(ValueError):
 
 def _spelled_place(text: str, folder: Path) -> Path:
     """Returns `text` as a path relative to `folder`; raises PlaceError for invalid text. Opens nothing."""
-    try:
-        broken = not text or b"\0" in os.fsencode(text)
-    except UnicodeEncodeError:
-        broken = True
-    if broken or len(text) > 4096:
+    if not text or not _can_be_path(text) or len(text) > 4096:
         raise PlaceError("is not a path")
     if _URL.match(text):
         raise PlaceError("is a web address; only files on this machine are read")
@@ -175,13 +168,7 @@ def _in_its_form(path: Path) -> Path:
 
 def existing_place(text: str, folder: Path, allowed: Sequence[Path]) -> Path:
     """Returns the existing file or folder; PlaceError says what is wrong. Links are resolved first."""
-    path = _spelled_place(text, folder)
-    # Before `exists`, because the answer must not reveal which files exist outside of the allowed folders.
-    if not lies_under(path, allowed):
-        raise PlaceError(OUTSIDE)
-    if not os.path.exists(path):
-        raise PlaceError("does not exist")
-    return path
+    return Places(folder, allowed).existing(text)[0]
 
 
 class Places:
@@ -189,27 +176,25 @@ class Places:
 
     def __init__(self, folder: Path, allowed: Sequence[Path]) -> None:
         self._folder, self._allowed = folder, tuple(allowed)
-        self._inside: dict[str, bool] = {}
+        self._is_inside = lru_cache(maxsize=None)(lambda parent: lies_under(parent, self._allowed))
 
     def existing(self, text: str) -> tuple[Path, bool]:
         """Returns (path, is a folder). Raises PlaceError like `existing_place`."""
         path = _spelled_place(text, self._folder)
         name = path.name
-        if name not in ("", "..") and self._is_inside(path.parent):
+        if name not in ("", "..") and self._is_inside(str(path.parent)):
             try:
                 mode = os.lstat(path).st_mode
             except OSError as error:
                 raise PlaceError("does not exist") from error
             if not stat.S_ISLNK(mode):
                 return path, stat.S_ISDIR(mode)
-        existing_place(text, self._folder, self._allowed)
+        # Before `exists`, because the answer must not reveal which files exist outside of the allowed folders.
+        if not lies_under(path, self._allowed):
+            raise PlaceError(OUTSIDE)
+        if not os.path.exists(path):
+            raise PlaceError("does not exist")
         return path, path.is_dir()
-
-    def _is_inside(self, folder: Path) -> bool:
-        key = str(folder)
-        if key not in self._inside:
-            self._inside[key] = lies_under(folder, self._allowed)
-        return self._inside[key]
 
 
 def leads_outside(path: Path, allowed: Sequence[Path]) -> bool:

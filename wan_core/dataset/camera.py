@@ -61,10 +61,6 @@ def read_poses(path: Path) -> Poses:
         del rows[0]
     if not rows:
         raise _refused(path, "holds no poses; write a line of 19 numbers for each frame")
-    return _parsed(path, rows)
-
-
-def _parsed(path: Path, rows: list[tuple[int, list[str]]]) -> Poses:
     wanted, lenses, poses = len(rows[0][1]), list[list[float]](), list[NDArray[np.float64]]()
     for number, words in rows:
         values = _numbers(words)

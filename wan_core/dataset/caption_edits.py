@@ -336,8 +336,6 @@ _Change = Mapping[Path, tuple[bytes | None, bytes | None]]
 
 @dataclass(frozen=True)
 class _Chosen:
-    """A change of the choice about one clip."""
-
     clip: int
     before: Choice
     after: Choice
@@ -375,7 +373,6 @@ def _bytes_to_change(file: ScannedFile, places: CaptionFolders) -> bytes | None:
 
 
 def _read(file: ScannedFile, data: bytes | None) -> tuple[str, str]:
-    """Returns (caption, reason why the file is unreadable or "")."""
     try:
         return caption_in(file.caption_file, data or b""), ""
     except DatasetError as error:

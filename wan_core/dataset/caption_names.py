@@ -6,6 +6,7 @@ may be two clips. The caption file of a shot has the shot's start in its name: `
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import unicodedata
@@ -42,14 +43,9 @@ class CaptionNames:
 
     def file_of(self, path: Path) -> Path:
         """Returns the caption file of a media file: the existing one, or the one to create."""
-        return next(iter(self.files_of(path)), path.with_suffix(self._ending))
-
-    def files_of(self, path: Path) -> list[Path]:
-        """Returns all caption files of a media file, an exact match first; scans read the first one."""
         exact = path.with_suffix(self._ending)
-        alike = self._of_folder(path.parent).get(_compared(exact.name), [])
-        # Sorted, because the order of listdir differs between systems.
-        return [path.parent / name for name in sorted(alike, key=lambda name: (name != exact.name, name))]
+        alike = self._of_folder(path.parent).get(_compared(exact.name), [exact.name])
+        return path.with_name(min(alike, key=lambda name: (name != exact.name, name)))
 
     def of_shot(self, path: Path, shot_s: float) -> Path:
         """Returns the caption file of the shot that starts at `shot_s`: the existing one, or the one to create."""
@@ -77,32 +73,27 @@ class CaptionNames:
 
     def unread(self, path: Path) -> str:
         """Returns a clause that names a file which looks like the missing caption of `path`; "" if there is none."""
-        wanted, names = shown(path.with_suffix(self._ending)), self._of_folder(path.parent)
-        if found := names.get(_compared(path.name + self._ending)):
-            return f"{shown(found[0])} exists but is not read: rename it to {wanted}"
-        for ending in _ENDINGS:
-            if ending != self._ending and (found := names.get(_compared(path.stem + ending))):
-                return f"{shown(found[0])} exists but is not read: set caption_extension to {ending}"
-        if found := self._in_capitals(path):
-            return f"{shown(found)} differs in capital letters: rename it to {wanted}"
+        names, wanted = self._of_folder(path.parent), shown(path.with_suffix(self._ending))
+        exact = _compared(path.stem + self._ending)
+        others = [ending for ending in _ENDINGS if ending != self._ending]
+        alike = [
+            (path.name + self._ending, f"rename it to {wanted}"),
+            *((path.stem + ending, f"set caption_extension to {ending}") for ending in others),
+        ]
+        for name, fix in alike:
+            if found := names.get(_compared(name)):
+                return f"{shown(found[0])} exists but is not read: {fix}"
+        if found := next((name for name in names if name != exact and name.lower() == exact.lower()), None):
+            return f"{shown(names[found][0])} differs in capital letters: rename it to {wanted}"
         near = (place / name for place in (path.parent, path.parent.parent) for name in _FOLDERS)
         for folder in (folder for folder in near if lies_under(folder, self._allowed)):
-            for ending in (self._ending, *_ENDINGS):
+            for ending in (self._ending, *others):
                 if found := self._of_folder(folder).get(_compared(path.stem + ending)):
                     return f"{folder.name}/{shown(found[0])} exists but is not read: move it next to {shown(path)}"
-        return self._list_near(path)
-
-    def _in_capitals(self, path: Path) -> str:
-        wanted, listed = _compared(path.stem + self._ending), self._of_folder(path.parent)
-        alike = (names[0] for name, names in listed.items() if name != wanted and name.lower() == wanted.lower())
-        return next(alike, "")
-
-    def _list_near(self, path: Path) -> str:
-        names = [names[0] for names in self._of_folder(path.parent).values()]
-        if found := next((name for name in names if name.lower().endswith(_LISTS)), ""):
-            return f"{shown(found)} exists: Wan Dataset From File reads lists"
-        if found := next((name for name in names if name.lower() in _LINES), ""):
-            return f"{shown(found)} exists but is not read: put its lines into a list, each with its file"
+        if found := next((name for name in names if name.endswith(_LISTS)), None):
+            return f"{shown(names[found][0])} exists: Wan Dataset From File reads lists"
+        if found := next((name for name in names if name.lower() in _LINES), None):
+            return f"{shown(names[found][0])} exists but is not read: put its lines into a list, each with its file"
         return ""
 
 
@@ -114,10 +105,7 @@ def _compared(name: str) -> str:
 def _names_of(folder: Path) -> dict[str, list[str]]:
     """Returns normalised name -> file names, of a folder."""
     found: dict[str, list[str]] = {}
-    try:
-        names = sorted(os.listdir(folder))
-    except OSError:
-        return found
-    for name in names:
-        found.setdefault(_compared(name), []).append(name)
+    with contextlib.suppress(OSError):
+        for name in sorted(os.listdir(folder)):
+            found.setdefault(_compared(name), []).append(name)
     return found

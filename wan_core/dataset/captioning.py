@@ -104,7 +104,9 @@ def answers_of(names: Sequence[str], answers: Sequence[str], rules: CaptionRules
             "{problems} No caption is written. Try another model or another prompt, or write the captions yourself.",
             problems=" ".join(unusable),
         )
-    written = {name: _decorated(text, rules) for name, text in captions.items()}
+    prefixed = {name: caption_with_prefix(text, rules.prefix) for name, text in captions.items()}
+    trigger = rules.trigger_word.strip()
+    written = {name: one_line(caption_with_trigger(text, trigger)) for name, text in prefixed.items()}
     return Answers(captions=written, unusable=unusable)
 
 
@@ -115,10 +117,6 @@ def _cleaned(answer: str) -> str:
     opening = _OPENING_CHINESE.match(rest)
     rest = (rest[opening.end() :] if opening else rest).strip('"“”*` ')
     return rest[:1].upper() + rest[1:] if rest != text else text
-
-
-def _decorated(text: str, rules: CaptionRules) -> str:
-    return one_line(caption_with_trigger(caption_with_prefix(text, rules.prefix), rules.trigger_word.strip()))
 
 
 def with_new_captions(dataset: Dataset, written: Iterable[Path], context: ScanContext) -> tuple[ScanResult, ...]:
@@ -157,7 +155,9 @@ def _frames(
     info = samples[0].info if samples else video.probe(path)
     width, height = (samples[0].bucket.width, samples[0].bucket.height) if samples else (info.width, info.height)
     scale = min(1.0, most[1] / max(width, height))
-    start, end = _trained_span(samples, fps) if samples else (0.0, info.duration_s)
+    cuts = [(s.cut.start_s, (s.bucket.num_frames - s.cut.held) / (s.cut.fps or fps)) for s in samples]
+    start = min((start for start, _ in cuts), default=0.0)
+    end = max((start + length for start, length in cuts), default=info.duration_s)
     frames = most[0] if info.kind == "clip" else 1
     rate = frames / max(end - start, 1e-3)
     return video.read(
@@ -170,9 +170,3 @@ def _frames(
         framing=replace(samples[0].cut.framing.at_scale(scale), flip=False) if samples else Framing(),
         held=frames,
     )
-
-
-def _trained_span(samples: Sequence[Sample], fps: float) -> tuple[float, float]:
-    """Returns the seconds at which the first cut of a file begins and the last one ends."""
-    ends = [one.cut.start_s + (one.bucket.num_frames - one.cut.held) / (one.cut.fps or fps) for one in samples]
-    return min(one.cut.start_s for one in samples), max(ends)

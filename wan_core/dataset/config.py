@@ -335,7 +335,19 @@ class DatasetConfig(Config):
             )
         self._check_frames()
         for name in ("width", "height"):
-            self._check_side(name, getattr(self, name))
+            value, multiple = getattr(self, name), self.size_multiple
+            if value < multiple:
+                raise self.refused(name)
+            if value % multiple:
+                below = value // multiple * multiple
+                raise ConfigError(
+                    "{name} is {value}; the model needs multiples of {multiple}. Set {name} to {below} or {above}.",
+                    name=name,
+                    value=value,
+                    multiple=multiple,
+                    below=below,
+                    above=below + multiple,
+                )
         if not re.fullmatch(r"\.[A-Za-z0-9_.-]{1,20}", self.caption_extension):
             raise ConfigError(f'caption_extension is {self.caption_extension[:40]!r}. Use one such as ".txt".')
 
@@ -373,21 +385,6 @@ class DatasetConfig(Config):
     def masks_condition(self) -> bool:
         """True if masks condition the model."""
         return self.mask_use in ("condition", "both")
-
-    def _check_side(self, name: str, value: int) -> None:
-        multiple = self.size_multiple
-        if value < multiple:
-            raise self.refused(name)
-        if value % multiple:
-            below = value // multiple * multiple
-            raise ConfigError(
-                "{name} is {value}; the model needs multiples of {multiple}. Set {name} to {below} or {above}.",
-                name=name,
-                value=value,
-                multiple=multiple,
-                below=below,
-                above=below + multiple,
-            )
 
 
 def kind_of(config: DatasetConfig) -> ConditionKind:

@@ -67,8 +67,18 @@ class Thumbnails:
         if place is not None:
             with contextlib.suppress(FileError, OSError), open_regular(place) as file:
                 return file.read(_THUMBNAIL_BYTES)
-        picture, data = _first_frame(sample, self._video), BytesIO()
-        if picture is None:
+        scale, data = min(_CELL_WIDTH / sample.bucket.width, _CELL_HEIGHT / sample.bucket.height), BytesIO()
+        try:
+            (picture,) = self._video.read(
+                sample.path,
+                fps=16,
+                num_frames=1,
+                width=max(1, round(sample.bucket.width * scale)),
+                height=max(1, round(sample.bucket.height * scale)),
+                start_s=sample.cut.start_s,
+                framing=sample.cut.framing.at_scale(scale),
+            )
+        except DatasetError:
             Image.new("RGB", (_CELL_WIDTH, _CELL_HEIGHT), (90, 90, 90)).save(data, "JPEG")
             return data.getvalue()
         Image.fromarray(picture).save(data, "JPEG", quality=85)
@@ -106,19 +116,3 @@ def contact_sheet(dataset: Dataset, thumbnails: Thumbnails) -> NDArray[np.uint8]
         label = name if len(name) <= 24 else f"{name[:14]}..{name[-8:]}"
         draw.text((left + 4, top + _CELL_HEIGHT + 2), label, fill=(220, 220, 220))
     return np.asarray(sheet, np.uint8)
-
-
-def _first_frame(sample: Sample, video: VideoProcess) -> NDArray[np.uint8] | None:
-    scale = min(_CELL_WIDTH / sample.bucket.width, _CELL_HEIGHT / sample.bucket.height)
-    try:
-        return video.read(
-            sample.path,
-            fps=16,
-            num_frames=1,
-            width=max(1, round(sample.bucket.width * scale)),
-            height=max(1, round(sample.bucket.height * scale)),
-            start_s=sample.cut.start_s,
-            framing=sample.cut.framing.at_scale(scale),
-        )[0]
-    except DatasetError:
-        return None

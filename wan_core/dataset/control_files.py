@@ -23,7 +23,7 @@ from .camera import POSES_SUFFIX, read_poses
 from .caption_names import in_one_form
 from .captions import LINK_OUTSIDE
 from .config import ROLES, DatasetConfig, Reading, Role, kind_of, wanted_companions
-from .files import CLIP_SUFFIXES, COMPANION_FOLDERS, STILL_SUFFIXES, MediaFile, Rejected, media_names
+from .files import CLIP_SUFFIXES, COMPANION_FOLDERS, STILL_SUFFIXES, MediaFile, UnfitError, media_names
 from .known_files import ScanContext
 from .sample import Companion, Sample
 
@@ -121,32 +121,22 @@ _SAID = {
 }
 
 
-class _UnfitError(Exception):
-    """A companion that does not fit its clip; the message says why."""
-
-
-def accompanied(
-    found: list[Sample] | Rejected, file: MediaFile, config: DatasetConfig, context: ScanContext
-) -> list[Sample] | Rejected:
-    """Returns `found` with companions, or the reason why the file cannot be used without one."""
-    if isinstance(found, Rejected):
-        return found
+def accompanied(found: list[Sample], file: MediaFile, config: DatasetConfig, context: ScanContext) -> list[Sample]:
+    """Returns `found` with companions; UnfitError if the file cannot be used without one."""
     kind = kind_of(config)
-    try:
-        if kind.in_context and not file.context:
-            raise _UnfitError(f"has no context files, but other clips have some; add one as {_places(file, 'source')}")
-        for name in wanted_companions(config):
-            path: Path | None = dict(file.context).get(name) if name in ROLES else getattr(file, name)
-            if path is None:
-                if name in kind.files:
-                    raise _UnfitError(_missing(file, name))
-                continue
+    if kind.in_context and not file.context:
+        raise UnfitError(f"has no context files, but other clips have some; add one as {_places(file, 'source')}")
+    for name in wanted_companions(config):
+        path: Path | None = dict(file.context).get(name) if name in ROLES else getattr(file, name)
+        if path is not None:
             if not lies_under(path, (file.path.parent, *context.allowed)):
-                raise _UnfitError(f"its {_SAID[name]} {shown(path)} {LINK_OUTSIDE}")
+                raise UnfitError(f"its {_SAID[name]} {shown(path)} {LINK_OUTSIDE}")
             look = _poses_at if name == "camera" else _look_at
             found = look(name, path, found, config, context)
-    except _UnfitError as unfit:
-        return Rejected(name=shown(file.path), reason=str(unfit))
+        elif name in kind.files:
+            lines = f"write a line for each frame into {shown(file.path.stem + POSES_SUFFIX)}"
+            fix = lines if name == "camera" else f"add it as {_places(file, name)}"
+            raise UnfitError(f"has no {_SAID[name]}; {fix}")
     return found
 
 
@@ -156,11 +146,11 @@ def _look_at(name: str, path: Path, samples: list[Sample], config: DatasetConfig
     try:
         info, mark = context.probe(path), tuple(file_mark(path))
     except (DatasetError, OSError) as error:
-        raise _UnfitError(f"{said} cannot be used: {str(error).removeprefix(f'{shown(path)} ').rstrip('.')}") from error
+        raise UnfitError(f"{said} cannot be used: {str(error).removeprefix(f'{shown(path)} ').rstrip('.')}") from error
     if reading is Reading.ALIKE:
         _check_shape(said, info, samples[0].info, config)
     if reading is not Reading.IMAGE and name != "mask" and info.kind != samples[0].kind:
-        raise _UnfitError(f"{said} is a {info.kind}, the file itself a {samples[0].kind}")
+        raise UnfitError(f"{said} is a {info.kind}, the file itself a {samples[0].kind}")
     if reading is not Reading.IMAGE and info.kind == "clip":
         _check_length(said, info, samples, config, complete=reading is not Reading.FREE)
     found = Companion(path=path, mark=mark, deep_still=info.kind == "still" and info.bits > 8, role=name)
@@ -190,10 +180,10 @@ def _size_of(role: Role, info: ClipInfo, sample: Sample, config: DatasetConfig) 
 def _check_shape(said: str, info: ClipInfo, own: ClipInfo, config: DatasetConfig) -> None:
     sizes = (info.width, info.height), (own.width, own.height)
     if config.crop == "none" and sizes[0] != sizes[1]:
-        raise _UnfitError(f"{said} is {info.width}x{info.height}, and crop is none: it needs {own.width}x{own.height}")
+        raise UnfitError(f"{said} is {info.width}x{info.height}, and crop is none: it needs {own.width}x{own.height}")
     ratio = info.width * own.height / (info.height * own.width)
     if abs(ratio - 1) > _SHAPE_TOLERANCE:
-        raise _UnfitError(f"{said} is {info.width}x{info.height}, another aspect ratio than {own.width}x{own.height}")
+        raise UnfitError(f"{said} is {info.width}x{info.height}, another aspect ratio than {own.width}x{own.height}")
 
 
 def _check_length(said: str, info: ClipInfo, samples: list[Sample], config: DatasetConfig, *, complete: bool) -> None:
@@ -204,7 +194,7 @@ def _check_length(said: str, info: ClipInfo, samples: list[Sample], config: Data
     needed = max(round(one.cut.start_s * rate) + length for one, length in zip(samples, lengths, strict=True))
     available = info.frames_at(rate)
     if available < needed:
-        raise _UnfitError(f"{said} has {available} frames at {rate:g} fps, {needed} are needed")
+        raise UnfitError(f"{said} has {available} frames at {rate:g} fps, {needed} are needed")
 
 
 def _poses_at(
@@ -215,19 +205,13 @@ def _poses_at(
         mark = tuple(file_mark(path))
         lines: int = context.recall(path, "poses", lambda: len(read_poses(path).lens))
     except (DatasetError, OSError) as error:
-        raise _UnfitError(f"{said} cannot be used: {str(error).removeprefix(f'{shown(path)} ').rstrip('.')}") from error
+        raise UnfitError(f"{said} cannot be used: {str(error).removeprefix(f'{shown(path)} ').rstrip('.')}") from error
     if info.variable_rate:
-        raise _UnfitError(f"{said} have a line for each frame, and its frame rate varies; write it at a constant rate")
+        raise UnfitError(f"{said} have a line for each frame, and its frame rate varies; write it at a constant rate")
     frames = info.num_frames if info.kind == "clip" else 1
     if lines != frames:
-        raise _UnfitError(f"{said} have {lines} lines, and it has {frames} frames; write a line for each frame")
+        raise UnfitError(f"{said} have {lines} lines, and it has {frames} frames; write a line for each frame")
     return [replace(sample, camera=Companion(path=path, mark=mark)) for sample in samples]
-
-
-def _missing(file: MediaFile, name: str) -> str:
-    if name == "camera":
-        return f"has no {_SAID[name]}; write a line for each frame into {shown(file.path.stem + POSES_SUFFIX)}"
-    return f"has no {_SAID[name]}; add it as {_places(file, name)}"
 
 
 def _places(file: MediaFile, name: str) -> str:

@@ -15,6 +15,7 @@ from ..files import sampled_digest
 from ..video import ClipInfo, Framing, VideoProcess, covered_size
 from .bucket import Bucket, assign_bucket
 from .config import ROLES, DatasetConfig, Reading
+from .files import UnfitError
 from .known_files import ScanContext
 from .sample import Companion, Cut, Sample
 from .windows import Window, draw_different, find_windows
@@ -22,25 +23,20 @@ from .windows import Window, draw_different, find_windows
 
 def find_bucket(info: ClipInfo, num_frames: int, config: DatasetConfig) -> Bucket | None:
     """Returns the training size of a source; None if crop is none and a side is smaller than the size multiple."""
-    if config.crop == "none":
-        return _own_size(info, num_frames, config)
-    return assign_bucket(
-        info.width,
-        info.height,
-        num_frames=num_frames,
-        width=config.width,
-        height=config.height,
-        multiple=config.size_multiple,
-        enable_bucket=config.enable_bucket,
-    )
-
-
-def _own_size(info: ClipInfo, num_frames: int, config: DatasetConfig) -> Bucket | None:
-    """Returns the source's size, scaled down to at most width x height pixels and rounded down to the size multiple."""
+    if config.crop != "none":
+        return assign_bucket(
+            info.width,
+            info.height,
+            num_frames=num_frames,
+            width=config.width,
+            height=config.height,
+            multiple=config.size_multiple,
+            enable_bucket=config.enable_bucket,
+        )
+    # The source's own size, scaled down to at most width x height pixels.
     scale = min(1.0, math.sqrt(config.width * config.height / (info.width * info.height)))
-    width, height = (
-        int(side * scale + 1e-9) // config.size_multiple * config.size_multiple for side in (info.width, info.height)
-    )
+    multiple = config.size_multiple
+    width, height = (int(side * scale + 1e-9) // multiple * multiple for side in (info.width, info.height))
     return Bucket(num_frames, height, width) if width and height else None
 
 
@@ -66,26 +62,10 @@ def find_framings(
     return [Framing(offset=None if place == centre else place) for place in places]
 
 
-MAX_PIECES = 10_000
+_MAX_PIECES = 10_000
 """largest number of windows of a file, because a damaged timestamp may jump by hours"""
 _CUT_GUARD_S = 0.0025
 """a window ends at least this many seconds before a cut, because containers round timestamps (Matroska: to 1 ms)"""
-
-
-class TooSmall(Exception):  # noqa: N818  the scan turns it into a reason
-    """A source is smaller than the size multiple, and crop is none."""
-
-
-class TooMany(Exception):  # noqa: N818
-    """A file has more than MAX_PIECES windows."""
-
-
-class TooShort(Exception):  # noqa: N818
-    """A source, or each of its scenes, is shorter than a window; `frames`: length of the longest scene."""
-
-    def __init__(self, frames: int) -> None:
-        super().__init__()
-        self.frames = frames
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,8 +83,6 @@ class Piece:
 
 @dataclass(frozen=True)
 class _Stretch:
-    """A clip, or one scene of it."""
-
     start_s: float
     frames: int
     """at the dataset's fps"""
@@ -132,18 +110,42 @@ def cut_file(
     pieces: list[Piece] = []
     stretches = _stretches(info, config, cuts_s, choice)
     for number, stretch in enumerate(stretches):
-        windows = _windows(info, stretch.frames, config, f"{seed}/{number}")
-        if len(pieces) + len(windows) > MAX_PIECES:
-            raise TooMany
-        taking_turns = config.frame_extraction == "random"
-        for group in [windows] if taking_turns and windows else [[window] for window in windows]:
+        windows = [Window(0, 1)]
+        if info.kind != "still":
+            windows = find_windows(
+                config.frame_extraction,
+                stretch.frames,
+                config.frame_lengths,
+                stride=config.frame_stride,
+                count=config.frame_sample,
+                variants=config.variants,
+                seed=f"{seed}/{number}",
+            )
+        if len(pieces) + len(windows) > _MAX_PIECES:
+            why = f"lasts {info.duration_s:.0f} s and would give more than {_MAX_PIECES} windows; cut it into clips"
+            raise UnfitError(why)
+        taking_turns = config.frame_extraction == "random" and windows
+        for group in [windows] if taking_turns else [[window] for window in windows]:
             pieces += _variants(info, stretch, group, config, f"{seed}/{number}/{group[0].first}", choice)
     if not pieces:
-        raise TooShort(max(stretch.frames for stretch in stretches))
+        longest = max(stretch.frames for stretch in stretches)
+        why = _too_short(info, config, longest, cuts_s, choice.is_piece)
+        raise UnfitError(why, frames=longest, too_short=path, is_piece=choice.is_piece)
     return [replace(piece, scenes=len(stretches)) for piece in pieces]
 
 
-def reading_fps(info: ClipInfo, config: DatasetConfig) -> float:
+def _too_short(info: ClipInfo, config: DatasetConfig, available: int, cuts_s: Sequence[float], is_piece: bool) -> str:
+    whose = f"has {len(cuts_s) + 1} scenes, the longest of" if cuts_s else "has"
+    rate = _reading_fps(info, config)
+    at = f" at {rate:.4g} fps"
+    source = "" if is_piece or abs(info.fps - rate) < 0.01 else f" ({info.num_frames} at {info.fps:.4g} fps)"
+    least = config.frame_lengths[0]
+    needed = f"{least}, the shortest of frame_buckets" if config.frame_buckets else f"num_frames {least}"
+    whose = f"its chosen piece {whose}" if is_piece else whose
+    return f"{whose} {available} frames{at}{source}, fewer than {needed}"
+
+
+def _reading_fps(info: ClipInfo, config: DatasetConfig) -> float:
     """Returns the frame rate at which a clip is read."""
     if info.kind == "clip" and config.every_frame:
         return info.fps
@@ -153,7 +155,7 @@ def reading_fps(info: ClipInfo, config: DatasetConfig) -> float:
 def _stretches(info: ClipInfo, config: DatasetConfig, cuts_s: Sequence[float], choice: Choice) -> list[_Stretch]:
     """Returns the complete clip or its chosen piece, or the scenes in it. The last frame of a clip is repeated if one
     frame is missing."""
-    rate = reading_fps(info, config)
+    rate = _reading_fps(info, config)
     is_piece = choice.is_piece and info.kind == "clip"
     if not cuts_s and not is_piece:
         available = info.frames_at(rate)
@@ -177,43 +179,21 @@ def _stretches(info: ClipInfo, config: DatasetConfig, cuts_s: Sequence[float], c
     return found
 
 
-def _windows(info: ClipInfo, frames: int, config: DatasetConfig, seed: str) -> list[Window]:
-    if info.kind == "still":
-        return [Window(0, 1)]
-    return find_windows(
-        config.frame_extraction,
-        frames,
-        config.frame_lengths,
-        stride=config.frame_stride,
-        count=config.frame_sample,
-        variants=config.variants,
-        seed=seed,
-    )
-
-
 def _variants(
     info: ClipInfo, stretch: _Stretch, windows: Sequence[Window], config: DatasetConfig, seed: str, choice: Choice
 ) -> list[Piece]:
     """Returns the samples of one window, or of several windows that take turns."""
-    bucket, rate = find_bucket(info, windows[0].num_frames, config), reading_fps(info, config)
+    bucket, rate = find_bucket(info, windows[0].num_frames, config), _reading_fps(info, config)
     if bucket is None:
-        raise TooSmall
+        size, grid = f"{info.width}x{info.height}", config.size_multiple
+        raise UnfitError(f"is only {size} pixels, and crop is none: each side needs {grid}")
     framings = find_framings(info, bucket, config, seed, choice.crop)
     count = max(len(windows), len(framings))
     plain = [(windows[turn % len(windows)], framings[turn % len(framings)]) for turn in range(count)]
     mirror = [(window, replace(framing, flip=True)) for window, framing in plain]
+    groups = [plain, mirror] if config.horizontal_flip == "both" else [plain]
     if config.horizontal_flip == "turns":
-        sides = [side for pair in zip(plain, mirror, strict=True) for side in pair]
-        return _take_turns(stretch, sides, bucket, rate, config)
-    pieces = _take_turns(stretch, plain, bucket, rate, config)
-    if config.horizontal_flip == "both":
-        pieces += _take_turns(stretch, mirror, bucket, rate, config)
-    return pieces
-
-
-def _take_turns(
-    stretch: _Stretch, variants: Sequence[tuple[Window, Framing]], bucket: Bucket, rate: float, config: DatasetConfig
-) -> list[Piece]:
+        groups = [[side for pair in zip(plain, mirror, strict=True) for side in pair]]
     return [
         Piece(
             cut=Cut(
@@ -224,10 +204,11 @@ def _take_turns(
             ),
             bucket=bucket,
             turn=turn,
-            turns=len(variants),
+            turns=len(group),
             shot_s=stretch.shot_s,
         )
-        for turn, (window, framing) in enumerate(variants)
+        for group in groups
+        for turn, (window, framing) in enumerate(group)
     ]
 
 

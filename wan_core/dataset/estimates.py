@@ -60,8 +60,10 @@ def epoch_lines(rows: Sequence[BucketRow], *, averaged: bool) -> list[str]:
     mean = ", on average" if averaged else ""
     lines = [f"an epoch{mean}, in batches of {' / '.join(map(str, BATCH_SIZES))}:"]
     for row in rows:
+        kinds = [counted(number, noun) for number, noun in ((row.clips, "clip"), (row.stills, "still")) if number]
+        windows = f", {counted(row.samples, 'sample')}" if row.samples > row.clips + row.stills else ""
         batches = " / ".join(f"{number:,}" for number in row.batches)
-        lines.append(f"  {row.bucket or 'all'}: {_members(row)}, {batches} batches")
+        lines.append(f"  {row.bucket or 'all'}: {' + '.join(kinds)}{windows}, {batches} batches")
     return lines
 
 
@@ -71,14 +73,8 @@ def _row(bucket: Bucket | None, samples: Sequence[Sample], batches: tuple[int, .
     return BucketRow(bucket=bucket, clips=len(files) - stills, stills=stills, samples=len(samples), batches=batches)
 
 
-def _members(row: BucketRow) -> str:
-    kinds = [counted(number, noun) for number, noun in ((row.clips, "clip"), (row.stills, "still")) if number]
-    windows = f", {counted(row.samples, 'sample')}" if row.samples > row.clips + row.stills else ""
-    return " + ".join(kinds) + windows
-
-
 _BYTES = 2
-_TOKEN_BYTES = 4096 * _BYTES
+TOKEN_BYTES = 4096 * _BYTES
 _VISION_BYTES = 257 * 1280 * _BYTES
 
 
@@ -90,10 +86,9 @@ class CacheSize:
     conditions: int
     masks: int
     captions: int
-    """number of different captions. A text entry has `token_bytes` per token; only the text encoder can count tokens"""
+    """number of different captions. A text entry has TOKEN_BYTES per token; only the text encoder can count tokens"""
     megapixels: float
     """megapixels that the VAE encodes"""
-    token_bytes: int = _TOKEN_BYTES
 
     @property
     def known(self) -> int:
@@ -144,7 +139,6 @@ def off_speed(samples: Sequence[Sample], fps: float) -> tuple[list[Sample], list
 
 
 def _moving(samples: Sequence[Sample]) -> list[Sample]:
-    """Returns one sample of each file trained with more than one frame."""
     return one_per_file([sample for sample in samples if sample.bucket.num_frames > 1])
 
 

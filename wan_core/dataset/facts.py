@@ -116,7 +116,6 @@ def _findings(review: DatasetReview) -> list[dict[str, Any]]:
 
 
 def _of_part(part: ScanResult) -> dict[str, list[Sample]]:
-    """Returns finding -> files of one part, each file once."""
     config = part.config
     holds: dict[str, Callable[[Sample], bool]] = {
         "enlarged": lambda sample: sample.upscaled,

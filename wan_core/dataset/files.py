@@ -6,8 +6,8 @@ loop of links, is read once; a link out of the allowed folders is reported and n
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import itertools
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -82,15 +82,12 @@ class Rejected:
     """whether a chosen piece is too short"""
 
 
-def folder_fingerprint(folder: Path) -> str:
-    """Returns a digest of the file names and marks in a folder and its companion folders; reads no file."""
-    digest = hashlib.sha256()
-    beside = (folder / name for name in COMPANION_FOLDERS)
-    for place in (folder, *(place for place in beside if place.is_dir())):
-        for entry in sorted(os.scandir(place), key=lambda e: e.name):
-            if entry.is_file():
-                digest.update(repr((entry.path, file_mark(entry.path))).encode("utf-8", "surrogatepass"))
-    return digest.hexdigest()
+class UnfitError(Exception):
+    """A file that cannot be used; the message is the reason. `more`: other fields of its Rejected."""
+
+    def __init__(self, reason: str, **more: Any) -> None:
+        super().__init__(reason)
+        self.more = more
 
 
 def folder_files(folder: Path) -> list[MediaFile]:
@@ -112,18 +109,16 @@ def folder_files(folder: Path) -> list[MediaFile]:
             name=f"{folder.name!r}",
             kinds=kinds,
         )
-    return [MediaFile(path=folder / name) for name in (*names, *_folders_like_media(folder))]
+    # The scan reports folders that are named like clips ("take.mp4").
+    return [MediaFile(path=folder / name) for name in (*names, *media_names(folder, folders=True))]
 
 
 def _counted_below(folder: Path) -> str:
-    """Returns a clause that counts the media files in direct subfolders; "" if there are none."""
     counts: dict[str, int] = {}
-    try:
-        for name in itertools.islice(_subfolders(folder), _MOST_SUBFOLDERS):
+    with contextlib.suppress(OSError):
+        for name in _subfolders(folder)[:_MOST_SUBFOLDERS]:
             if not (folder / name).is_symlink() and (count := len(media_names(folder / name))):
                 counts[shown(name)] = count
-    except OSError:
-        return ""
     if not counts:
         return ""
     where, which = ("folder", "that") if len(counts) == 1 else ("folders", "one of them")
@@ -132,27 +127,17 @@ def _counted_below(folder: Path) -> str:
     return f"{sum(counts.values())} {lie} in its {where} {listed(counts)}: choose {which}, or {setting}"
 
 
-def _folders_like_media(folder: Path) -> list[str]:
-    """Returns the folders that are named like clips ("take.mp4"); the scan reports them."""
-    known = CLIP_SUFFIXES | STILL_SUFFIXES
-    with os.scandir(folder) as entries:
-        return sorted(
-            entry.name
-            for entry in entries
-            if Path(entry.name).suffix.lower() in known and not entry.name.startswith(".") and os.path.isdir(entry.path)
-        )
-
-
-def media_names(folder: Path) -> list[str]:
-    """Returns the names of media files directly in `folder`, sorted, without hidden ones."""
-    known = CLIP_SUFFIXES | STILL_SUFFIXES | OTHER_SUFFIXES
+def media_names(folder: Path, *, folders: bool = False) -> list[str]:
+    """Returns the names of media files (or of `folders` that are named like clips) directly in `folder`, sorted,
+    without hidden ones."""
+    known = CLIP_SUFFIXES | STILL_SUFFIXES | (frozenset[str]() if folders else OTHER_SUFFIXES)
     with os.scandir(folder) as entries:
         return sorted(
             entry.name
             for entry in entries
             if Path(entry.name).suffix.lower() in known
             and not entry.name.startswith(".")
-            and not os.path.isdir(entry.path)
+            and os.path.isdir(entry.path) == folders
         )
 
 
@@ -165,12 +150,22 @@ _REPEATS = re.compile(r"([1-9][0-9]{0,3})_\S")
 
 
 @dataclass(frozen=True, kw_only=True)
-class FolderFiles:
-    """The media files of a folder, and the subfolders that cannot be read."""
+class SourcePart:
+    """A folder, or one dataset of a source file. Another trainer's settings may have several datasets."""
 
+    name: str
     files: tuple[MediaFile, ...]
     rejected: tuple[Rejected, ...] = ()
-    notes: tuple[str, ...] = ()
+    """rows and files that are unusable without opening a media file"""
+    notes: Sequence[str] = ()
+    """sentences for the report"""
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """DatasetConfig fields set by the source"""
+    caption_hint: str = ""
+    """a clause that names files which may be unread captions"""
+
+    watched: tuple[Path, ...] = ()
+    """other files and folders that the dataset depends on"""
 
 
 def repeats_of(name: str) -> int:
@@ -181,13 +176,13 @@ def repeats_of(name: str) -> int:
 
 def files_of_folder(
     folder: Path, *, recursive: bool = False, allowed: Sequence[Path] = (), named_repeats: bool = True
-) -> FolderFiles:
+) -> SourcePart:
     """Returns the media files of `folder`, and with `recursive` of its subfolders; DatasetError if there are none.
 
     `named_repeats`: whether folder names set repeats.
     """
     if not recursive or not folder.is_dir():
-        return FolderFiles(files=tuple(folder_files(folder)))
+        return SourcePart(name=folder.name, files=tuple(folder_files(folder)))
     files: list[MediaFile] = []
     rejected: list[Rejected] = []
     notes: list[str] = []
@@ -206,17 +201,18 @@ def files_of_folder(
             "Dataset folder {name} and its subfolders hold no clips or stills. Put files into them.",
             name=f"{folder.name!r}",
         )
-    return FolderFiles(files=tuple(files), rejected=tuple(rejected), notes=tuple(notes))
+    return SourcePart(name=folder.name, files=tuple(files), rejected=tuple(rejected), notes=tuple(notes))
 
 
-def fingerprint_of_folder(folder: Path, *, recursive: bool = False, allowed: Sequence[Path] = ()) -> str:
-    """Returns a digest of the file names and marks in a folder, and with `recursive` in its subfolders."""
-    if not recursive:
-        return folder_fingerprint(folder)
+def fingerprint_of_folder(folder: Path, *, allowed: Sequence[Path] = ()) -> str:
+    """Returns a digest of the file names and marks in a folder and its subfolders; reads no file."""
     digest = hashlib.sha256()
     for inside, place in _walk(folder, allowed):
         if not isinstance(place, Rejected):
-            digest.update(f"{inside}\0{folder_fingerprint(place)}\0".encode("utf-8", "surrogatepass"))
+            digest.update(f"{inside}\0".encode("utf-8", "surrogatepass"))
+            for entry in sorted(os.scandir(place), key=lambda e: e.name):
+                if entry.is_file():
+                    digest.update(repr((entry.path, file_mark(entry.path))).encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
 
 
@@ -249,22 +245,3 @@ def _walk(folder: Path, allowed: Sequence[Path]) -> Iterator[tuple[str, Path | R
 def _subfolders(place: Path) -> list[str]:
     with os.scandir(place) as entries:
         return sorted(entry.name for entry in entries if not entry.name.startswith(".") and os.path.isdir(entry.path))
-
-
-@dataclass(frozen=True, kw_only=True)
-class SourcePart:
-    """One dataset of a source file. Another trainer's settings may have several datasets."""
-
-    name: str
-    files: tuple[MediaFile, ...]
-    rejected: tuple[Rejected, ...] = ()
-    """rows and files that are unusable without opening a media file"""
-    notes: Sequence[str] = ()
-    """sentences for the report"""
-    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """DatasetConfig fields set by the source"""
-    caption_hint: str = ""
-    """a clause that names files which may be unread captions"""
-
-    watched: tuple[Path, ...] = ()
-    """other files and folders that the dataset depends on"""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path, PurePath
 
 from ..errors import DatasetError
@@ -34,15 +34,10 @@ def held_out_digests(dataset: Dataset, digest_of: Callable[[Sample], str]) -> fr
             # The digest of a file decides, so adding or removing other files changes nothing.
             if named or int(digest[:8], 16) < config.held_out_ratio * 2**32:
                 found.add(digest)
-        if config.held_out_ratio == A_FEW:
-            found |= _a_few({digest_of(sample) for sample in part.samples})
+        digests = sorted({digest_of(sample) for sample in part.samples}) if config.held_out_ratio == A_FEW else []
+        if len(digests) >= _ENOUGH:
+            found.update(digests[: min(_MOST_HELD, max(_LEAST_HELD, len(digests) // 10))])
     return frozenset(found)
-
-
-def _a_few(digests: set[str]) -> set[str]:
-    """Returns a few digests for evaluation; none for a small dataset."""
-    count = min(_MOST_HELD, max(_LEAST_HELD, len(digests) // 10)) if len(digests) >= _ENOUGH else 0
-    return set(sorted(digests)[:count])
 
 
 def file_names(sample: Sample) -> set[str]:
@@ -51,23 +46,15 @@ def file_names(sample: Sample) -> set[str]:
 
 
 def _files_below(folder: str, part: ScanResult) -> set[Path]:
-    """Returns the files of a part below a folder of that name."""
     paths = {sample.path for sample in part.samples} if folder else set[Path]()
     if not paths:
         return paths
+    levels = zip(*(path.parent.parts for path in paths), strict=False)
+    top = sum(1 for _ in itertools.takewhile(lambda names: len(set(names)) == 1, levels))
+    inside = {path: path.parent.parts[top:] for path in paths}
     wanted = PurePath(folder).parts
-    top = _common([path.parent for path in paths])
-    return {path for path in paths if path.parent.name == folder or _holds(path.parent.parts[top:], wanted)}
-
-
-def _common(folders: Sequence[Path]) -> int:
-    """Returns the number of leading components that all paths share."""
-    levels = zip(*(folder.parts for folder in folders), strict=False)
-    return sum(1 for _ in itertools.takewhile(lambda names: len(set(names)) == 1, levels))
-
-
-def _holds(parts: tuple[str, ...], wanted: tuple[str, ...]) -> bool:
-    return any(parts[place : place + len(wanted)] == wanted for place in range(len(parts)))
+    places = {path: [own[at : at + len(wanted)] for at in range(len(own))] for path, own in inside.items()}
+    return {path for path in paths if path.parent.name == folder or wanted in places[path]}
 
 
 def require_trained(dataset: Dataset, trained: int, held_out: int) -> None:

@@ -29,7 +29,8 @@ class KnownFiles:
     """Digests, probes, scene cuts and near copies of media files, in a cache folder."""
 
     def __init__(self, cache_root: Path) -> None:
-        self._memo = Memo(cache_root / "files.json", _made_by(), _MOST)
+        made_by = [SCAN_VERSION, *map(version_of, ("av", "pillow")), *_FIELDS]
+        self._memo = Memo(cache_root / "files.json", made_by, _MOST)
 
     def probe(self, path: Path, video: VideoProcess) -> ClipInfo:
         """Returns `VideoProcess.probe`, cached; a refusal is cached too."""
@@ -38,9 +39,7 @@ class KnownFiles:
             try:
                 return [*dataclasses.astuple(video.probe(path))]
             except UnreadableError as error:
-                if (
-                    not error.lasting
-                ):  # not cached: after a time limit or with a missing package, the next scan may succeed
+                if not error.lasting:  # not cached: after a time limit, the next scan may succeed
                     raise
                 return [str(error)]
 
@@ -103,11 +102,6 @@ class KnownFiles:
 
 
 _FIELDS = [field.name for field in dataclasses.fields(ClipInfo)]
-
-
-def _made_by() -> list[Any]:
-    """Returns the versions on which a probe result depends."""
-    return [SCAN_VERSION, *map(version_of, ("av", "pillow")), *_FIELDS]
 
 
 Progress = Callable[[int, int, str], None]

@@ -80,8 +80,7 @@ def _found_among(files: Sequence[Sample], pictures: _Pictures) -> tuple[list[lis
     looks = np.array([look for _, look in found], np.uint64)
     group_of = np.arange(len(found))
     for row, (place, _) in enumerate(found):
-        apart = np.unpackbits((looks[row + 1 :] ^ looks[row])[:, None].view(np.uint8), axis=-1).sum(-1)
-        close = row + 1 + np.flatnonzero(apart <= _NEAR_BITS)
+        close = row + 1 + np.flatnonzero(_ones(looks[row + 1 :] ^ looks[row]) <= _NEAR_BITS)
         for column in [row, *close[group_of[close] != group_of[row]].tolist()]:
             if pictures.over:
                 pictures.late |= {files[late].path for late, _ in found[row:]}
@@ -90,10 +89,20 @@ def _found_among(files: Sequence[Sample], pictures: _Pictures) -> tuple[list[lis
             # Files of one group need no comparison, which saves decoding.
             if group_of[row] != group_of[column] and _same_length(sample, other) and pictures.alike(sample, other):
                 group_of[group_of == group_of[column]] = group_of[row]
+        else:
+            continue
+        break
     groups: dict[int, list[int]] = {}
     for (place, _), group in zip(found, group_of.tolist(), strict=True):
         groups.setdefault(group, []).append(place)
     return [group for group in groups.values() if len(group) > 1], len(pictures.late)
+
+
+def _ones(numbers: NDArray[np.uint64]) -> NDArray[np.uint8]:
+    """Returns the number of set bits of each number (n,)."""
+    if hasattr(np, "bitwise_count"):  # numpy 2
+        return np.bitwise_count(numbers)
+    return np.unpackbits(numbers[:, None].view(np.uint8), axis=-1).sum(-1, dtype=np.uint8)
 
 
 def _same_length(a: Sample, b: Sample) -> bool:

@@ -17,88 +17,36 @@ from .sample import Dataset, Sample, ScanResult, caption_remedies, one_per_clip,
 from .windows import round_frames
 
 
-def _requested_frames(config: DatasetConfig) -> str:
-    """Returns the requested lengths with their rounding, such as "73 (75 rounded down)"."""
-    requested = sorted(set(config.frame_buckets)) or [config.num_frames]
-    lengths = ", ".join(_rounded(length, config) for length in requested)
-    return f"up to {lengths}" if config.frame_extraction == "full" else lengths
-
-
-def _rounded(length: int, config: DatasetConfig) -> str:
-    used = round_frames(length, config.frame_rounding)
-    if used == length:
-        return str(used)
-    return f"{used} ({length} rounded {'down' if used < length else 'up'})"
-
-
 def _window_lines(config: DatasetConfig, samples: Sequence[Sample]) -> list[str]:
-    """Returns lines about windows and unused seconds, crops, mirroring and turns; none for default settings."""
+    """Returns lines about windows, crops, mirroring and turns; none for default settings."""
     clips = [sample for sample in samples if sample.kind == "clip"]
     lines: list[str] = []
     if clips and (config.frame_extraction != "head" or config.split_scenes):
-        lines.append(_windows_line(config, clips))
+        windows: dict[Path, set[tuple[float, int]]] = {}
+        for sample in clips:
+            windows.setdefault(sample.path, set()).add((sample.cut.start_s, sample.bucket.num_frames))
+        counts = [len(found) for found in windows.values()]
+        each = f"{min(counts)} to {max(counts)}" if min(counts) < max(counts) else str(counts[0])
+        of = f"{sum(counts)} of {counted(len(counts), 'clip')}"
+        lines.append(f"windows: {config.frame_extraction}, {of} ({each} of each)")
     if config.split_scenes and clips:
         scenes = {sample.path: sample.scenes for sample in clips}
         lines.append(f"scenes: {sum(scenes.values())} in {counted(len(scenes), 'clip')}; no window crosses a cut")
-    lines += _picture_lines(config, samples)
-    if (turns := max(sample.turns for sample in samples)) > 1:
-        seen = sum(sample.turn == 0 for sample in samples)
-        lines.append(f"turns: {len(samples)} samples cached, {seen} seen in one epoch; up to {turns} take turns")
-    return lines
-
-
-def _windows_line(config: DatasetConfig, clips: Sequence[Sample]) -> str:
-    windows: dict[Path, set[tuple[float, int]]] = {}
-    for sample in clips:
-        windows.setdefault(sample.path, set()).add((sample.cut.start_s, sample.bucket.num_frames))
-    counts = [len(found) for found in windows.values()]
-    each = f"{min(counts)} to {max(counts)}" if min(counts) < max(counts) else str(counts[0])
-    total_s = sum({sample.path: sample.info.duration_s for sample in clips}.values())
-    left_s = sum(_unused_s(clips, config.fps).values())
-    of = f"{sum(counts)} of {counted(len(counts), 'clip')}"
-    return (
-        f"windows: {config.frame_extraction}, {of} ({each} of each); {left_s:.1f} of {total_s:.1f} s outside of "
-        "all windows"
-    )
-
-
-def _unused_s(clips: Sequence[Sample], fps: float) -> dict[Path, float]:
-    """Returns the seconds of each clip that no window covers."""
-    spans: dict[Path, list[tuple[float, float]]] = {}
-    for sample in clips:
-        start_s = sample.cut.start_s
-        rate = sample.cut.fps or fps
-        spans.setdefault(sample.path, []).append((start_s, start_s + sample.bucket.num_frames / rate))
-    durations_s = {sample.path: sample.info.duration_s for sample in clips}
-    return {path: max(0.0, durations_s[path] - _covered_s(found)) for path, found in spans.items()}
-
-
-def _covered_s(spans: Sequence[tuple[float, float]]) -> float:
-    covered, reached = 0.0, 0.0
-    for start_s, end_s in sorted(spans):
-        covered += max(0.0, end_s - max(start_s, reached))
-        reached = max(reached, end_s)
-    return covered
-
-
-def _picture_lines(config: DatasetConfig, samples: Sequence[Sample]) -> list[str]:
-    lines: list[str] = []
     if config.crop == "none":
         shrunk = len({sample.path for sample in samples if not sample.cut.framing.native})
         scaled = f"; {counted(shrunk, 'file')} scaled down to {config.width}x{config.height} in area" if shrunk else ""
         lines.append(f"crop: none, each at its own size{scaled}")
     if config.crop == "random":
-        wanted = {sample.path: (sample.bucket.width, sample.bucket.height) for sample in samples}
-        sizes = {sample.path: (sample.info.width, sample.info.height) for sample in samples}
-        still = sum(covered_size(sizes[path], size) == size for path, size in wanted.items())
-        lines.append(
-            "crop: random"
-            + (f"; {counted(still, 'file')} of the bucket's own aspect ratio: nothing to move" if still else "")
-        )
-    if config.horizontal_flip == "both":
-        lines.append("mirrored: every sample also left to right")
-    if config.horizontal_flip == "turns":
-        lines.append("mirrored: every second epoch")
+        sizes = {s.path: ((s.info.width, s.info.height), (s.bucket.width, s.bucket.height)) for s in samples}
+        still = sum(covered_size(size, wanted) == wanted for size, wanted in sizes.values())
+        fits = f"; {counted(still, 'file')} of the bucket's own aspect ratio: nothing to move" if still else ""
+        lines.append(f"crop: random{fits}")
+    if config.horizontal_flip != "off":
+        how = "sample also left to right" if config.horizontal_flip == "both" else "second epoch"
+        lines.append(f"mirrored: every {how}")
+    if (turns := max(sample.turns for sample in samples)) > 1:
+        seen = sum(sample.turn == 0 for sample in samples)
+        lines.append(f"turns: {len(samples)} samples cached, {seen} seen in one epoch; up to {turns} take turns")
     return lines
 
 
@@ -108,8 +56,8 @@ def _caption_lines(config: DatasetConfig, samples: Sequence[Sample], hint: str =
     lacks = dict[tuple[Path, float | None], int]()
     for sample in samples:
         key = sample.path, sample.captioned_shot_s
-        lacks[key] = max(lacks.get(key, 0), _lacks_caption(sample))
-    files = one_per_clip(s for s in samples if _lacks_caption(s) == lacks[s.path, s.captioned_shot_s])
+        lacks[key] = max(lacks.get(key, 0), _LACKS.get(sample.caption_from, 0))
+    files = one_per_clip(s for s in samples if _LACKS.get(s.caption_from, 0) == lacks[s.path, s.captioned_shot_s])
     return [
         *_sources(config, files),
         *_missing(config, files, hint),
@@ -118,9 +66,7 @@ def _caption_lines(config: DatasetConfig, samples: Sequence[Sample], hint: str =
     ]
 
 
-def _lacks_caption(sample: Sample) -> int:
-    """Returns 2 if the sample has no caption, 1 if it has the trigger word alone, 0 otherwise."""
-    return {"none": 2, "trigger": 1}.get(sample.caption_from, 0)
+_LACKS = {"none": 2, "trigger": 1}
 
 
 def _sources(config: DatasetConfig, files: Sequence[Sample]) -> list[str]:
@@ -175,14 +121,12 @@ def _turns(config: DatasetConfig, samples: Sequence[Sample], files: Sequence[Sam
 def _lengths(samples: Sequence[Sample]) -> list[str]:
     known = {(sample.clip_name, sample.caption): estimated_tokens(sample.caption) for sample in samples}
     lengths = lengths_of((name, count) for (name, _caption), count in known.items())
-    line = (
+    long = listed(dict.fromkeys(lengths.too_long))
+    return [
         f"caption length: about {lengths.median} tokens (median), {lengths.longest} (longest), of at most "
-        f"{TOKEN_LIMIT} "
-        "(estimated from the letters; Cache Latents counts)"
-    )
-    if not lengths.too_long:
-        return [line]
-    return [line, f"probably truncated at {TOKEN_LIMIT} tokens: {listed(dict.fromkeys(lengths.too_long))}"]
+        f"{TOKEN_LIMIT} (estimated from the letters; Cache Latents counts)",
+        *([f"probably truncated at {TOKEN_LIMIT} tokens: {long}"] if long else []),
+    ]
 
 
 _HURTS = (
@@ -192,7 +136,6 @@ _HURTS = (
 
 
 def _companion_lines(result: ScanResult) -> list[str]:
-    """Returns lines about control and mask files and camera poses; none if there are none."""
     wanted, samples = wanted_companions(result.config), one_per_file(result.samples)
     bare = [sample.name for sample in one_per_file(s for s in result.samples if s.mask is None)]
     lines: list[str] = []
@@ -216,10 +159,8 @@ def _companion_lines(result: ScanResult) -> list[str]:
 def _unused_lines(samples: list[Sample]) -> list[str]:
     """Returns a line about clips that are named like companions of another clip, but are trained."""
     stems = {(sample.path.parent, sample.path.stem) for sample in samples}
-    found = [sample.name for sample in samples if _goes_with(sample.path) in stems]
-    if not found:
-        return []
-    return [f"trained like every other file although the name says control or mask: {listed(found)}"]
+    found = listed(sample.name for sample in samples if _goes_with(sample.path) in stems)
+    return [f"trained like every other file although the name says control or mask: {found}"] if found else []
 
 
 def _goes_with(path: Path) -> tuple[Path, str]:
@@ -231,7 +172,6 @@ def _goes_with(path: Path) -> tuple[Path, str]:
 
 
 def _choice_lines(result: ScanResult, samples: Sequence[Sample]) -> list[str]:
-    """Returns lines about excluded clips, chosen pieces and moved crops; none without choices."""
     found = {
         "excluded": [sample.name for sample in result.excluded],
         "a piece is chosen": [s.name for s in samples if s.choice.is_piece and s.kind == "clip"],
@@ -286,12 +226,16 @@ def scan_report(result: ScanResult) -> str:
 
 
 def _frames_line(result: ScanResult, clips: list[Sample]) -> str:
+    """Returns the requested lengths with their rounding, such as "73 (75 rounded down)", and the frame rates."""
     config = result.config
-    rates = tallied(f"{s.info.fps:.4g}" for s in clips)
-    at = f"{config.read_fps or config.fps:g} fps"
-    if config.every_frame:
-        at = "their own rate, each frame once"
-    line = f"frames: {_requested_frames(config)} of each clip at {at}, from {rates} fps"
+    asked = sorted(set(config.frame_buckets)) or [config.num_frames]
+    used = [(length, round_frames(length, config.frame_rounding)) for length in asked]
+    lengths = ", ".join(
+        str(n) if n == length else f"{n} ({length} rounded {'down' if n < length else 'up'})" for length, n in used
+    )
+    most = "up to " if config.frame_extraction == "full" else ""
+    at = "their own rate, each frame once" if config.every_frame else f"{config.read_fps or config.fps:g} fps"
+    line = f"frames: {most}{lengths} of each clip at {at}, from {tallied(f'{s.info.fps:.4g}' for s in clips)} fps"
     variable = [s.name for s in clips if s.info.variable_rate]
     return f"{line}; variable rate: {listed(variable)}" if variable else line
 

@@ -12,7 +12,7 @@ from ..model.latents import LatentSpace
 from ..video import VideoProcess
 from ..words import counted, listed
 from .conditioning import NOTHING_TO_PREDICT
-from .estimates import BucketRow, CacheSize, cache_size, epoch_lines, epoch_rows, is_averaged, speed_lines
+from .estimates import TOKEN_BYTES, BucketRow, CacheSize, cache_size, epoch_lines, epoch_rows, is_averaged, speed_lines
 from .held_out import held_out_digests
 from .known_files import KnownFiles
 from .near_copies import DigestOf, NearTwins, byte_twins, near_twins
@@ -90,7 +90,6 @@ def dataset_review(
 
 
 def _split(dataset: Dataset, digest_of: DigestOf) -> tuple[list[Sample], list[Sample]]:
-    """Returns the trained samples, and one sample of each held-out file."""
     known: dict[Path, str] = {}
 
     def digest(sample: Sample) -> str:
@@ -120,7 +119,7 @@ def _size_lines(size: CacheSize, encoding_s: float | None) -> list[str]:
     parts = [f"{_bytes(size.latents)} latents"]
     parts += [f"{_bytes(size.conditions)} conditioning"] if size.conditions else []
     parts += [f"{_bytes(size.masks)} masks"] if size.masks else []
-    texts = f"texts ({counted(size.captions, 'caption')}) {_bytes(size.token_bytes)} for every token"
+    texts = f"texts ({counted(size.captions, 'caption')}) {_bytes(TOKEN_BYTES)} for every token"
     lines = [f"cache size, if nothing is cached yet: {', '.join(parts)}; {texts}"]
     if encoding_s is not None:
         said = f"{encoding_s / 60:.0f} min" if encoding_s >= 120 else f"{encoding_s:.0f} s"

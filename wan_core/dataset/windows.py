@@ -65,7 +65,11 @@ def find_windows(
     longest = fitting[-1]
     last = available - longest
     if mode == "chunk":
-        return _chunks(available, lengths)
+        windows, first = list[Window](), 0
+        while fitting := [length for length in lengths if length <= available - first]:
+            windows.append(Window(first, fitting[-1]))
+            first += fitting[-1]
+        return windows
     if mode == "slide":
         return [Window(first, longest) for first in range(0, last + 1, stride)]
     if mode == "uniform":
@@ -74,12 +78,3 @@ def find_windows(
     if mode == "random":
         return [Window(first, longest) for first in draw_different(seed, "window", last + 1, variants)]
     return [Window(0, longest)]
-
-
-def _chunks(available: int, lengths: Sequence[int]) -> list[Window]:
-    windows: list[Window] = []
-    first = 0
-    while fitting := [length for length in lengths if length <= available - first]:
-        windows.append(Window(first, fitting[-1]))
-        first += fitting[-1]
-    return windows

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ..cache import picture_path, write_picture
 from ..dataset import MIN_SOURCE_PIXELS, DatasetConfig, MediaFile, ScanContext, ScanResult, scan_files
+from ..dataset.files import SourcePart
 from ..errors import DatasetError
 from ..video import ClipInfo, VideoProcess
 
@@ -95,7 +96,8 @@ def scan_pixels(
         files.append(MediaFile(path=path, caption=clip.caption))
         context.tell(number, len(clips), clip.name)
     # Without allowed folders, because the files are in the cache; without progress, because writing has reported it.
-    found = scan_files(config, "the graph", files, replace(context, allowed=(), progress=None))
+    part = SourcePart(name="the graph", files=tuple(files))
+    found = scan_files(config, part, replace(context, allowed=(), progress=None))
     return replace(found, samples=tuple(replace(sample, name=names[sample.path]) for sample in found.samples))
 
 

@@ -173,6 +173,6 @@ def _is_plain_list(path: Path) -> bool:
 
 def _identity(place: Path) -> str:
     try:
-        return fingerprint_of_folder(place, recursive=True) if place.is_dir() else repr((str(place), file_mark(place)))
+        return fingerprint_of_folder(place) if place.is_dir() else repr((str(place), file_mark(place)))
     except OSError:
         return f"{place} is not there"

@@ -25,7 +25,7 @@ from wan_core.dataset import (
     scan_files,
     scan_folder,
 )
-from wan_core.dataset.files import fingerprint_of_folder
+from wan_core.dataset.files import SourcePart, fingerprint_of_folder
 from wan_core.dataset.report import scan_report
 from wan_core.errors import DatasetError
 from wan_core.importers import SourceFile, source_fingerprint
@@ -174,7 +174,8 @@ def test_lists_follow_the_choices_of_the_folders_they_name(bench, tmp_path):
     assert source_fingerprint(source) != before
     assert fingerprint_of_folder(bench.folder) != folder_before
     files = [MediaFile(path=bench.folder / "a.mp4", caption="x"), MediaFile(path=bench.folder / "b.mp4", caption="y")]
-    result = scan_files(DatasetConfig(**bench.settings), "list.jsonl", files, ScanContext(bench.video))
+    part = SourcePart(name="list.jsonl", files=tuple(files))
+    result = scan_files(DatasetConfig(**bench.settings), part, ScanContext(bench.video))
     assert [sample.name for sample in result.samples] == ["b.mp4"]
     (bench.folder / CHOICES_FILE).unlink()
     assert source_fingerprint(source) == before

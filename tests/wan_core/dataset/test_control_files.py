@@ -16,7 +16,7 @@ from wan_core.cache.keys import mask_key, transform_of
 from wan_core.dataset import Dataset, DatasetConfig, MediaFile, ScanContext, scan_files, scan_folder
 from wan_core.dataset.conditioning import control_channels, loss_mask, vace_tensor
 from wan_core.dataset.control_files import with_companions
-from wan_core.dataset.files import folder_fingerprint
+from wan_core.dataset.files import SourcePart, fingerprint_of_folder
 from wan_core.dataset.report import scan_report
 from wan_core.errors import ConfigError, DatasetError
 
@@ -85,11 +85,11 @@ def test_clips_without_a_fitting_control_video_are_rejected_by_name(bench, make_
 
 def test_a_control_video_outside_the_allowed_folders_is_never_opened(bench, make_clip):
     secret = make_clip("elsewhere/secret.mp4")
-    files = [MediaFile(path=bench.folder / "a.mp4", control=secret)]
+    part = SourcePart(name="list", files=(MediaFile(path=bench.folder / "a.mp4", control=secret),))
     config = DatasetConfig(**bench.settings, conditioning="vace")
     with pytest.raises(DatasetError, match=r"its control video secret\.mp4 is a link that leads outside"):
-        scan_files(config, "list", files, ScanContext(bench.video))
-    allowed = scan_files(config, "list", files, ScanContext(bench.video, allowed=[secret.parent]))
+        scan_files(config, part, ScanContext(bench.video))
+    allowed = scan_files(config, part, ScanContext(bench.video, allowed=[secret.parent]))
     assert allowed.samples[0].control is not None
 
 
@@ -130,7 +130,7 @@ def test_fun_control_2_1_also_gets_its_first_frame_as_start_image_and_token(benc
 def test_another_control_video_is_another_entry_and_swapped_back_none(bench, make_clip):
     bench.run(conditioning="vace")
     path = bench.folder / "b_control.mp4"
-    original, before = path.read_bytes(), folder_fingerprint(bench.folder)
+    original, before = path.read_bytes(), fingerprint_of_folder(bench.folder)
     make_clip("clips/b_control.mp4", frames=levels(15, 180))
     edited, *_ = bench.run(conditioning="vace")
     assert (counts(edited)[:2], given_counts(edited)) == ((0, 2), (1, 1))
@@ -138,7 +138,7 @@ def test_another_control_video_is_another_entry_and_swapped_back_none(bench, mak
     back, *_ = bench.run(conditioning="vace")
     assert (counts(back)[:2], given_counts(back)) == ((0, 2), (0, 2))
     make_clip("clips/control/a.mkv", frames=levels(14, 110), codec="ffv1")
-    assert folder_fingerprint(bench.folder) != before
+    assert fingerprint_of_folder(bench.folder) != before
 
 
 def test_a_control_video_that_changes_between_scan_and_encoding_is_named(bench):

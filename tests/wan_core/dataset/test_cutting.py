@@ -171,7 +171,7 @@ def test_the_report_counts_windows_and_what_is_left_over(video, make_clip, folde
     assert scan_report(result).splitlines() == [
         "clips: 2 clips, 0 stills",
         "frames: 9 (11 rounded down) of each clip at 16 fps, from 16 (2) fps",
-        "windows: chunk, 4 of 2 clips (1 to 3 of each); 0.4 of 2.6 s outside of all windows",
+        "windows: chunk, 4 of 2 clips (1 to 3 of each)",
         "mirrored: every second epoch",
         "turns: 8 samples cached, 4 seen in one epoch; up to 2 take turns",
         "buckets: 64x48x9 (8)",
@@ -298,7 +298,7 @@ def test_the_report_counts_scenes_and_names_those_too_short(video, make_clip, fo
     two_scenes(make_clip, "clips/b.mp4", cut=7, count=14)
     result = scan(folder, video, split_scenes=True)
     assert [(s.name, s.cut.start_s) for s in result.samples] == [("a.mp4", 0.0), ("a.mp4", 13 / 16)]
-    assert "windows: head, 2 of 1 clip (2 of each); 0.8 of 1.9 s outside of all windows" in scan_report(result)
+    assert "windows: head, 2 of 1 clip (2 of each)" in scan_report(result)
     assert "scenes: 2 in 1 clip; no window crosses a cut" in scan_report(result)
     assert result.rejected[0].reason == "has 2 scenes, the longest of 7 frames at 16 fps, fewer than num_frames 9"
 

@@ -25,6 +25,7 @@ from wan_core.dataset import (
     scan_folder,
     scan_report,
 )
+from wan_core.dataset.files import SourcePart
 from wan_core.errors import DatasetError
 from wan_core.files import digest_file
 from wan_core.model import WAN21_LATENTS
@@ -193,7 +194,7 @@ def test_a_clip_listed_under_two_captions_is_one_file_in_every_line(
 ) -> None:
     config = DatasetConfig(**{**SHAPE, "trigger_word": "", **settings})
     files = [MediaFile(path=make_clip("clips/a.mp4", num_frames=20), caption=caption) for caption in captions]
-    result = scan_files(config, "list", files, ScanContext(video))
+    result = scan_files(config, SourcePart(name="list", files=tuple(files)), ScanContext(video))
     dataset = Dataset((result,))
     lines = scan_report(result).splitlines()
     assert lines[0] == "dataset: 1 clip, 0 stills"

@@ -12,7 +12,7 @@ from PIL import Image
 
 from wan_core.dataset import Dataset, DatasetConfig, ScanContext, Thumbnails, contact_sheet, scan_folder, scanned_files
 from wan_core.dataset.bucket import Bucket
-from wan_core.dataset.files import folder_fingerprint
+from wan_core.dataset.files import fingerprint_of_folder
 from wan_core.dataset.report import scan_report
 from wan_core.errors import ConfigError, DatasetError, Stopped
 from wan_core.video import VideoProcess
@@ -264,14 +264,14 @@ def test_settings_round_trip_and_unknown_ones_are_named():
 def test_the_folder_fingerprint_sees_every_edit(folder):
     path = folder / "a.txt"
     path.write_text("one")
-    seen = {folder_fingerprint(folder)}
-    assert {folder_fingerprint(folder)} == seen
+    seen = {fingerprint_of_folder(folder)}
+    assert {fingerprint_of_folder(folder)} == seen
     path.write_text("two!")
-    seen.add(folder_fingerprint(folder))
+    seen.add(fingerprint_of_folder(folder))
     (folder / "b.txt").write_text("x")
-    seen.add(folder_fingerprint(folder))
+    seen.add(fingerprint_of_folder(folder))
     path.rename(folder / "c.txt")
-    seen.add(folder_fingerprint(folder))
+    seen.add(fingerprint_of_folder(folder))
     assert len(seen) == 4
 
 

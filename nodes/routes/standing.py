@@ -49,6 +49,8 @@ def run_ahead(ahead: Ahead, body: Mapping[str, Any]) -> dict[str, Any] | None:
         config = job.config(_OPEN)
         how = one_of("resume", widgets.get("resume", RESUME[0]), RESUME)
         found = foresee(runs, config, resume=how, elsewhere=job.elsewhere(config))
+        if found is None:
+            return None
         directory = find_run(runs, found.directory.name)
         about = summary(recorded(directory), LIVE.get(directory.name), folders.publish_folder())
     except (WanTrainerError, Refused, OSError, *DAMAGED):

@@ -63,8 +63,11 @@ def main(arguments: list[str]) -> int:
     sets[UNSHOWN] = [drawn_edit(number, [UNSHOWN]) for number in numbers]
     sets[concept.name] = [concept_edit(concept, number) for number in range(asked.clips)]
     write_edits(base / "input" / "pairs", [drawn_edit(number, shown) for number in range(asked.pairs)])
-    for name, edits in sets.items():
-        write_questions(base / "input" / f"{name}_sources", base / "input" / f"{name}_references", edits)
+    folder = base / "input"
+    sets = {
+        name: write_questions(folder / f"{name}_sources", folder / f"{name}_references", edits)
+        for name, edits in sets.items()
+    }
     recipe = Recipe(
         steps=asked.steps, rank=asked.rank, learning_rate=asked.learning_rate, concept_repeats=1, prior_clips=0
     )

@@ -7,6 +7,7 @@ caption, the source's own outline in the colour of the reference.
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -112,12 +113,18 @@ def write_edits(folder: Path, edits: Sequence[Edit]) -> None:
         Image.fromarray(edit.picture).save(folder / f"{number:04d}_ref1.png")
 
 
-def write_questions(sources: Path, references: Path, edits: Sequence[Edit]) -> None:
-    """Writes sources with captions, and references, into two folders for ComfyUI's own loaders."""
+def write_questions(sources: Path, references: Path, edits: Sequence[Edit]) -> list[Edit]:
+    """Writes sources with captions, and references, into two folders for ComfyUI's own loaders.
+
+    Returns the edits in the order of the loaders: videos come by name, images as the disk lists them.
+    """
     references.mkdir(parents=True, exist_ok=True)
     for number, edit in enumerate(edits):
-        _write(sources / f"{number:04d}.mp4", edit.source)
         Image.fromarray(edit.picture).save(references / f"{number:04d}.png")
+    listed = [edits[int(Path(file).stem)] for file in os.listdir(references)]
+    for number, edit in enumerate(listed):
+        _write(sources / f"{number:04d}.mp4", edit.source)
+    return listed
 
 
 def _write(clip: Path, scene: Scene) -> None:
@@ -147,12 +154,12 @@ def train_base(
     stills: int = 3500,
     still_steps: int = 1950,
     clips: int = 1200,
-    clip_steps: int = 1800,
+    clip_steps: int = 1750,
 ) -> None:
     """Trains the demo model of the folder `demo` on context and writes it to `file`.
 
     First one frame at a time, which teaches outlines at half the cost; then clips. `texts`: the 96 captions, the empty
-    one, CAPTION. `stills`, `clips`: how many are drawn. About 35 minutes of one core.
+    one, CAPTION. `stills`, `clips`: how many are drawn. About 45 minutes of one core.
     """
     vae = TrainableVae(VAE_DIM)
     vae.load_state_dict({name: value.float() for name, value in load_file(demo / "wan_demo_vae.safetensors").items()})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from PIL import Image
 
 from .concept import load_concept
-from .edits import Edit, concept_edit, drawn_edit, write_edits
+from .edits import Edit, concept_edit, drawn_edit, write_edits, write_questions
 from .files import drawn, read_clip
 from .scenes import Words
 
@@ -37,3 +38,11 @@ def test_pairs_are_files_that_a_dataset_reads(tmp_path: Path) -> None:
     ]
     assert read_clip(tmp_path / "0000_source.mp4").shape == (9, 64, 64, 3)
     assert np.array_equal(np.asarray(Image.open(tmp_path / "0000_ref1.png")), EDITS[0].picture)
+
+
+def test_questions_come_in_the_order_in_which_core_lists_images(tmp_path: Path) -> None:
+    listed = write_questions(tmp_path / "sources", tmp_path / "references", EDITS[:4])
+    for number, (edit, file) in enumerate(zip(listed, os.listdir(tmp_path / "references"), strict=True)):
+        assert np.array_equal(np.asarray(Image.open(tmp_path / "references" / file)), edit.picture)
+        source = read_clip(tmp_path / "sources" / f"{number:04d}.mp4").astype(int)
+        assert np.abs(source - drawn(edit.source)).mean() < 5

@@ -5,5 +5,3 @@ this package does not import torch.
 """
 
 __version__ = "0.1.0"
-
-__all__ = ["__version__"]

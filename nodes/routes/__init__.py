@@ -28,8 +28,6 @@ from .plan import Planner
 from .scans import CacheRoutes, ScanRoutes
 from .standing import run_ahead
 
-__all__ = ["register_routes"]
-
 _log = logger(__name__)
 
 _MARK, _TRAINER = "wan_trainer_routes", "TrainLoRA"

@@ -4,12 +4,3 @@ from __future__ import annotations
 
 from .job import REPORT_FILE, AuditConfig, audit_job, import_libraries, read_report
 from .report import AuditReport
-
-__all__ = [
-    "REPORT_FILE",
-    "AuditConfig",
-    "AuditReport",
-    "audit_job",
-    "import_libraries",
-    "read_report",
-]

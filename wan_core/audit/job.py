@@ -64,8 +64,7 @@ class AuditConfig(Config):
         3,
         "Number of noise levels per clip, spread over the model's range. Raise it for a steadier ranking, which takes "
         "longer.",
-        low=1,
-        high=100,
+        within=(1, 100),
     )
     """number of noise levels, at the centres of equal parts of the model's sigma range"""
     alone: bool = setting(

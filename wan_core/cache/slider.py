@@ -41,8 +41,7 @@ class SliderConfig(Config):
         2.0,
         "How far strength 1 moves: a multiple of the difference between positive and negative. Raise it when the "
         "slider does too little, lower it when clips break.",
-        low=0.1,
-        high=20.0,
+        within=(0.1, 20.0),
         step=0.5,
     )
     width: int = setting(480, "Training width in pixels. Lower it when memory is short.", offered=(16, 4096), step=16)

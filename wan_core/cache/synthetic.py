@@ -148,8 +148,7 @@ class SyntheticConfig(Config):
     count: int = setting(
         16,
         "Number of clips in an epoch. 0 = endless: no clip is repeated. Raise it for a longer benchmark.",
-        low=0,
-        high=50_000,
+        within=(0, 50_000),
         refusal="{name} is {value}. Set it between 1 and {high}, or to 0 for endless.",
     )
     width: int = setting(
@@ -170,8 +169,7 @@ class SyntheticConfig(Config):
     text_length: int = setting(
         64,
         "Tokens per caption; the model pads them to 512. Raise it to measure long captions.",
-        low=1,
-        high=TEXT_LENGTH,
+        within=(1, TEXT_LENGTH),
         refusal="{name} is {value}. Set it between {low} and {high}.",
     )
     seed: int = setting(

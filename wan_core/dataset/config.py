@@ -98,15 +98,13 @@ class DatasetConfig(Config):
     fps: float = setting(
         16.0,
         "Frames per second clips are resampled to.",
-        low=1,
-        high=120,
+        within=(1, 120),
         refusal=_BETWEEN + "; Wan was trained at 16, TI2V-5B at 24.",
     )
     num_repeats: int = setting(
         1,
         "How often each file is trained in one epoch. Raise it for a small dataset that is trained with a large one.",
-        low=1,
-        high=10_000,
+        within=(1, 10_000),
     )
     enable_bucket: bool = setting(
         True,
@@ -117,8 +115,7 @@ class DatasetConfig(Config):
     read_fps: float = setting(
         0.0,
         "Frames per second clips are read at where that is not fps, so that motion plays at another speed. 0 = fps.",
-        low=1,
-        high=120,
+        within=(1, 120),
         also=(0,),
         refusal=_BETWEEN + ", or to 0 for fps.",
     )
@@ -138,8 +135,7 @@ class DatasetConfig(Config):
         1.0,
         "How often clips of this dataset are trained relative to other datasets. 0.5 is every second epoch. Lower it "
         "when this dataset dominates the others.",
-        low=0.0001,
-        high=10_000,
+        within=(0.0001, 10_000),
         refusal=_BETWEEN + "; 1 is every file once.",
     )
     prior_preservation: float = setting(
@@ -147,8 +143,7 @@ class DatasetConfig(Config):
         "Weight of prior preservation in the loss: clips of this dataset are trained towards the base model's own "
         "prediction, so that the model keeps what it knows. Set it on a second dataset of other subjects; 5 is a good "
         "value. 0 = off.",
-        low=0.0,
-        high=1000.0,
+        within=(0.0, 1000.0),
         step=1.0,
     )
     """one more forward pass of the base model per clip"""
@@ -158,8 +153,7 @@ class DatasetConfig(Config):
         "prediction for its caption with class_word in place of trigger_word. This keeps other subjects of that "
         "class as they are. No second dataset is needed; a step takes twice as long. 0 = off. Set it to 1 when the "
         "LoRA changes more than its subject.",
-        low=0.0,
-        high=1000.0,
+        within=(0.0, 1000.0),
         step=0.5,
     )
     class_word: str = setting(
@@ -177,16 +171,14 @@ class DatasetConfig(Config):
         0,
         "Number of shuffled orders of comma-separated tags that are cached. One is used per epoch, in turn. 0 = as "
         "written. Raise it when captions are lists of tags.",
-        low=0,
-        high=64,
+        within=(0, 64),
         refusal="{name} is {value}. Set it between {low} (as written) and {high}.",
     )
     keep_tokens: int = setting(
         0,
         "For caption_shuffles: number of tags at the start that are not shuffled. Raise it to keep a trigger word in "
         "front.",
-        low=0,
-        high=1000,
+        within=(0, 1000),
     )
     missing_captions: str = setting(
         "refuse",
@@ -209,8 +201,7 @@ class DatasetConfig(Config):
         16,
         "For slide: frames between the starts of two windows, at the model's frame rate. Lower it for more windows per "
         "clip.",
-        low=1,
-        high=10_000,
+        within=(1, 10_000),
     )
     frame_sample: int = setting(4, "For uniform: windows per clip. Raise it for long clips.", low=1, high=1000)
     """per scene with split_scenes"""
@@ -218,8 +209,7 @@ class DatasetConfig(Config):
         4,
         "Number of random windows and crops cached per clip. One is used per epoch, in turn. Raise it for more "
         "variety; the cache grows with it.",
-        low=1,
-        high=1000,
+        within=(1, 1000),
     )
     frame_buckets: tuple[int, ...] = setting(
         (),
@@ -253,8 +243,7 @@ class DatasetConfig(Config):
     scene_threshold: float = setting(
         27.0,
         "How different two frames must be to count as a cut (1 to 255). Lower it when cuts are missed.",
-        low=1,
-        high=255,
+        within=(1, 255),
         step=0.5,
         refusal=_BETWEEN + "; 27 is usual.",
     )
@@ -290,8 +279,7 @@ class DatasetConfig(Config):
         0.0,
         "Size limit of the complete cache in GiB. The least recently used entries are deleted first, never those an "
         "unfinished run needs. 0 = no limit. Set it when disk space is short.",
-        low=0,
-        high=1_000_000,
+        within=(0, 1_000_000),
         step=1.0,
         refusal="{name} is {short}. Set it to 0 (no limit) or the GiB to keep.",
     )
@@ -305,8 +293,7 @@ class DatasetConfig(Config):
         "Share of files (0 to 0.9) used for validation (evaluation loss) and not for training. The choice depends on "
         "file content, so adding clips changes no other choice. -1: one in ten of 20 files or more, 3 to 8 of them. "
         "Raise it for a more exact evaluation loss; 0 trains all files.",
-        low=-1,
-        high=0.9,
+        within=(-1, 0.9),
         refusal=_BETWEEN + "; 0.1 is usual.",
     )
     held_out_folder: str = ""

@@ -8,18 +8,3 @@ from .look import LoraLook, look_at_lora
 from .lora_file import LoraFile, file_bytes, lora_metadata, trigger_phrase, workflow_metadata
 from .published import publish_file, withdraw_file
 from .tfrecords import export_records
-
-__all__ = [
-    "FOLDERS",
-    "LoraFile",
-    "LoraLook",
-    "export_records",
-    "file_bytes",
-    "hub_folder",
-    "look_at_lora",
-    "lora_metadata",
-    "publish_file",
-    "trigger_phrase",
-    "withdraw_file",
-    "workflow_metadata",
-]

@@ -9,27 +9,3 @@ from .source_file import is_source, list_sources, open_source, source_fingerprin
 from .trainers.ai_toolkit import processes_of
 from .trainers.detect import is_backend_list, parse_document, read_settings_text
 from .trainers.ledger import Ledger
-
-__all__ = [
-    "Columns",
-    "Ledger",
-    "Pixels",
-    "PromptKeys",
-    "SourceFile",
-    "TensorClip",
-    "checked_text",
-    "is_backend_list",
-    "is_source",
-    "list_sources",
-    "match_captions",
-    "open_source",
-    "parse_document",
-    "processes_of",
-    "read_settings_text",
-    "scan_pixels",
-    "source_fingerprint",
-    "stated_mark",
-    "stated_settings",
-    "store_clips",
-    "store_text",
-]

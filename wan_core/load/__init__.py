@@ -22,28 +22,3 @@ from .storage import (
     stays_stored,
     unpacked_kinds,
 )
-
-__all__ = [
-    "BaseWords",
-    "ModelPlan",
-    "PackedForms",
-    "WanFile",
-    "attention_is_plain",
-    "attention_kernels",
-    "base_words",
-    "bytes_beside",
-    "check_plan_devices",
-    "import_libraries",
-    "inspect_model",
-    "inspect_pair",
-    "materialize",
-    "offloaded_bytes",
-    "pack_without_values",
-    "packed_dtypes",
-    "packed_forms",
-    "quantized_anew",
-    "resolved",
-    "resolved_elsewhere",
-    "stays_stored",
-    "unpacked_kinds",
-]

@@ -10,27 +10,3 @@ from .pages import MetricsPages
 from .ranks import FOLDER, RANK_FILE, RankFile, forget_ranks, read_ranks
 from .records import LossCurve, finite, read_loss_curve, records_of, whole
 from .tail import MetricsTail, read_tail
-
-__all__ = [
-    "FOLDER",
-    "RANK_FILE",
-    "HealthWatch",
-    "JsonlSink",
-    "LossCurve",
-    "MetricsPages",
-    "MetricsTail",
-    "RankFile",
-    "Suggestion",
-    "broken_previews",
-    "finite",
-    "forget_ranks",
-    "read_experts",
-    "read_loss_curve",
-    "read_measured",
-    "read_ranks",
-    "read_tail",
-    "records_of",
-    "suggest",
-    "suggest_of_pair",
-    "whole",
-]

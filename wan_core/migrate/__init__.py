@@ -7,5 +7,3 @@ from __future__ import annotations
 
 from .graph import api_graph, canvas_graph, note_lines
 from .read import TRAINERS, UnknownSettingsError, read_job, read_texts
-
-__all__ = ["TRAINERS", "UnknownSettingsError", "api_graph", "canvas_graph", "note_lines", "read_job", "read_texts"]

@@ -9,14 +9,3 @@ from __future__ import annotations
 from .ranks import ClipRanks, RankTokens, check_clip, exchange_of, sent_bytes
 from .sharded import ShardedBlocks, Sharding
 from .tokens import SplitTokens
-
-__all__ = [
-    "ClipRanks",
-    "RankTokens",
-    "ShardedBlocks",
-    "Sharding",
-    "SplitTokens",
-    "check_clip",
-    "exchange_of",
-    "sent_bytes",
-]

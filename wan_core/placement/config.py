@@ -60,16 +60,14 @@ class PlacementConfig(Config):
         1,
         "For copy per GPU: processes that hold one copy of the base together (FSDP), each a part of every block. 1 = "
         "each holds all.",
-        low=1,
-        high=4096,
+        within=(1, 4096),
     )
     """no widget; a number above that of the processes means all of them"""
     context_parallel: int = setting(
         1,
         "For copy per GPU: processes that train one clip together, each a part of its tokens. 1 = each trains clips of "
         "its own, 0 = as is quickest, chosen once.",
-        low=0,
-        high=4096,
+        within=(0, 4096),
     )
     """no widget; a number above that of the processes means all of them; training replaces 0 in run.json"""
     context_exchange: str = setting(

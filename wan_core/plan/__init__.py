@@ -11,26 +11,3 @@ from .presets import PRESETS, plan_preset, preset_data, run_seconds
 from .report import plan_run, plan_sentences, report_of, report_run, report_settings
 from .suggestions import suggestions_for
 from .workload import Workload, beside_preview, workload_on_clips
-
-__all__ = [
-    "PRESETS",
-    "MemoryPlan",
-    "Workload",
-    "beside_preview",
-    "card_named",
-    "cards_of_step",
-    "measured_ratios_of",
-    "plan_here",
-    "plan_memory",
-    "plan_preset",
-    "plan_run",
-    "plan_sentences",
-    "preset_data",
-    "report_of",
-    "report_run",
-    "report_settings",
-    "run_seconds",
-    "suggestions_for",
-    "with_mode",
-    "workload_on_clips",
-]

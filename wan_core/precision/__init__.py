@@ -13,27 +13,3 @@ from .quantize import (
     quantize_block,
     quantized_by,
 )
-
-__all__ = [
-    "PRESETS",
-    "SWITCHES",
-    "PrecisionPolicy",
-    "QuantizeConfig",
-    "QuantizedBy",
-    "QuantizedLinear",
-    "check_matmul",
-    "check_trainable_untouched",
-    "dtype_name",
-    "float32_products",
-    "fused_on_cards",
-    "matmul_bytes",
-    "multiply_in",
-    "product_without_bias",
-    "quantize_block",
-    "quantized_by",
-    "rounded_once",
-    "row_squares",
-    "switch_values",
-    "torch_dtype",
-    "values_of",
-]

@@ -3,5 +3,3 @@
 from __future__ import annotations
 
 from .findings import FAILED, Finding, as_text, check_machine
-
-__all__ = ["FAILED", "Finding", "as_text", "check_machine"]

@@ -4,5 +4,3 @@ from __future__ import annotations
 
 from .settings import ServerSettings
 from .tracked import with_trackers
-
-__all__ = ["ServerSettings", "with_trackers"]

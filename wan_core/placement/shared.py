@@ -143,7 +143,7 @@ class SharedMemory:
                 with contextlib.suppress(OSError):  # the other process may close it at any time
                     if os.readlink(link) != _link_to(label):
                         continue
-                    file = os.open(link, os.O_RDWR | os.O_CLOEXEC)
+                    file = os.open(link, os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
                     if _is_sealed(file) and os.fstat(file).st_size == size:
                         return file
                     written &= _is_sealed(file)
@@ -202,7 +202,11 @@ def _open_door(peer: _Peer) -> int | None:
     """Returns the door of another process, opened by this one; None if it cannot."""
     link = f"/proc/{peer.process}/fd/{peer.door}"
     try:
-        return os.open(link, os.O_RDWR | os.O_CLOEXEC) if os.readlink(link) == _link_to(peer.label) else None
+        return (
+            os.open(link, os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
+            if os.readlink(link) == _link_to(peer.label)
+            else None
+        )
     except OSError as error:
         _log.info("memory is not shared with process %s: %s", peer.process, error)
         return None

@@ -83,7 +83,7 @@ class Unpacking:
 
 @dataclass(frozen=True)
 class How:
-    """How a device runs the blocks of a step."""
+    """The settings with which a device runs the blocks of a step."""
 
     recomputing: Recomputing
     """`unchecked`: number of the device's blocks without checkpointing"""

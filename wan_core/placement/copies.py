@@ -86,7 +86,7 @@ class CudaCopies(Copies):
 
     def _locked(self, memory: Tensor) -> Tensor:
         with torch.cuda.device(self._device):
-            if int(torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, _PORTABLE)) != 0:
+            if int(_runtime().cudaHostRegister(memory.data_ptr(), memory.nbytes, _PORTABLE)) != 0:
                 _forget_error(self._device)
                 remark_once(self.remarks, "locking", _refused())
                 return memory
@@ -114,6 +114,10 @@ class CudaCopies(Copies):
         torch.cuda.current_stream(reader or self._device).wait_event(copy)
 
 
+def _runtime() -> Any:
+    return torch.cuda.cudart()
+
+
 def _leaves_enough(size: int) -> bool:
     """Returns whether enough RAM stays free with `size` new bytes, since the system cannot swap out pinned memory."""
     free = host_bytes()
@@ -122,7 +126,7 @@ def _leaves_enough(size: int) -> bool:
 
 def _unlock(memory: Tensor, device: torch.device) -> None:
     torch.cuda.synchronize(device)  # The device may still have queued copies of this memory.
-    torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())
+    _runtime().cudaHostUnregister(memory.data_ptr())
     global _locked_bytes
     _locked_bytes -= memory.nbytes
 

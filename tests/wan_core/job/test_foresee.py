@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.tiny_run import TinyRun, make_run
-from wan_core.job import DataConfig, Foreseen, RunConfig, choose_run, foresee, prepare_run
+from wan_core.job import DataConfig, RunConfig, choose_run, foresee, prepare_run
+from wan_core.job.foresee import Foreseen
 
 OTHER_CLIPS = DataConfig(fingerprint="f" * 64, num_items=9)
 

@@ -244,9 +244,9 @@ def test_of_a_script_the_first_command_counts_and_others_are_said(tmp_path, text
     (tmp_path / "train.sh").write_text(text)
     job = read_job(tmp_path / "train.sh")
     assert (job.of("TrainLoRA.run_name"), job.of("TrainLoRA.rank")) == ("high", 8)
-    said = [hint for hint in job.account()["to do"] if "commands train" in hint]
-    others = "and high is imported: import each of the others from a file of its own"
-    assert said == ([f"{commands} commands train, {others}"] * (commands > 1))
+    said = [hint for hint in job.account()["to do"] if "training commands" in hint]
+    others = "and high is imported: save each of the others in a file of its own to import it"
+    assert said == ([f"the file has {commands} training commands, {others}"] * (commands > 1))
 
 
 @pytest.mark.parametrize(

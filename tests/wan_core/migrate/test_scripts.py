@@ -27,7 +27,7 @@ def test_what_a_script_sets_is_followed(tmp_path: Path, name: str, text: str) ->
     assert job.values["Fp8Quantize"] == {"scheme": "fp8_e4m3fn"}
     assert "skipped" not in said(job)
     assert "not_this" not in said(job)
-    assert "commands train" not in said(job)
+    assert "training commands" not in said(job)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_of_other_commands_the_account_says_which_was_taken(tmp_path: Path) -> N
     one = f"{TRAIN} --task t2v-1.3B --dit a.safetensors --output_name one\n"
     job = job_of(tmp_path, one + one.replace("one", "two") + one)
     assert job.of("TrainLoRA.run_name") == "one"
-    assert "2 commands train, and one is imported: import each of the others" in said(job, "to do")
+    assert "the file has 2 training commands, and one is imported: save each of the others" in said(job, "to do")
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ from tests.browser.runs_on_page import Runs, whole_run
 from tests.browser.test_captions import GRAPH as DATASET_GRAPH
 from tests.browser.test_cards import PICTURES, queue
 from tests.browser.test_fit import a14b_on_16_gib
-from tests.browser.test_graphs import DROP, JOBS
+from tests.browser.test_graphs import DROP_TEXTS, JOBS
 from tests.browser.test_settings import FINDER, TURN
 from tests.browser.test_settings import GRAPH as SETTINGS_GRAPH
 
@@ -442,6 +442,6 @@ def test_settings_of_another_trainer(bare: Any) -> None:
     """What a settings file of musubi-tuner and the files it names become, dropped together."""
     bare.page.set_viewport_size({"width": 2600, "height": 1500})
     names = ("musubi_command.sh", "foxes.toml", "foxes_prompts.txt")
-    bare.script(DROP, [[name, (JOBS / name).read_text(encoding="utf-8")] for name in names])
+    bare.script(DROP_TEXTS, [[name, (JOBS / name).read_text(encoding="utf-8")] for name in names])
     bare.page.wait_for_function("() => window.app.graph._nodes.some(n => n.type === 'TrainLoRA')")
     save_canvas(bare, "dropped")

@@ -64,7 +64,7 @@ def test_the_second_of_two_pages_is_refused_for_the_clip_that_the_first_has_chan
     assert other.caption(0).choice == OUT, "the second page reads the state of now"
     assert other.choose(1, PLAIN, PIECE).clips == 1, "another clip of the folder is free"
     other.choose(0, OUT, PIECE)
-    with pytest.raises(DatasetError, match="meanwhile"):
+    with pytest.raises(DatasetError, match="in the meantime"):
         one.undo(first.change)
     assert on_disk(folder) == {NAMES[0]: PIECE, NAMES[1]: PIECE}
 

@@ -175,8 +175,8 @@ test("English needs no list: the sentences in the code are English", () => {
 });
 
 test("the menu's category has a name in every language", () => {
-  const [, category] = readFileSync(new URL("nodes/bridge/types.py", ROOT), "utf8").match(
-    /^CATEGORY = "(.+)"/m,
+  const [, category] = readFileSync(new URL("nodes/bridge/widgets.py", ROOT), "utf8").match(
+    /"category": "(.+?)"/,
   );
   for (const language of ["en", ...TRANSLATED]) {
     const { nodeCategories } = read(language, "main.json");

@@ -15,6 +15,9 @@ _MOVED_SHARE = 0.001
 _COMBED = 1.1
 """a frame is combed if neighbouring lines differ by this multiple of what lines two apart do: 0.5 to 0.9 in pictures, 1
 in noise, 1.5 to 5 in combs"""
+_LEANS, _LEAST_MOTION = 0.25, 2.0
+"""part of the motion of a frame by which its lower field is late or early, 0 or 0.5; and the grey levels a frame by
+which a pixel must change to be counted"""
 
 _EVERY_S, _MOST_FRAMES = 0.5, 48
 """seconds between the frames whose blur is measured, and the largest number of them"""
@@ -30,33 +33,53 @@ _SHARPER, _SHARPER_FRAMES = 10, 25
 
 
 class Combs:
-    """Looks at every frame, because two of five are combed in film at the rate of television."""
+    """Looks at every frame, because two of five are combed in film at the rate of television.
+
+    Fast motion shows as combs. In slow motion the lower field is compared with the mean of the lines around it: the
+    difference follows the motion from the frame before to the frame after, in which the frame's own noise is not.
+    """
 
     def __init__(self) -> None:
         self._before: NDArray[np.int16] | None = None
-        self._combed: list[bool | None] = []
+        self._combed: list[bool] = []
+        self._fields: list[tuple[NDArray[np.int16], NDArray[np.int16]]] = []
+        self._late: list[int] = []
 
     def add(self, plane: Plane) -> None:
         apart = max(1, plane.shape[1] // _BANDS)
         bands = plane[:, : plane.shape[1] // apart * apart].reshape(len(plane), -1, apart)[:, :, :_WIDE]
         now = bands.astype(np.int16).reshape(len(plane), -1)
         before, self._before = self._before, now
-        if before is None or before.shape != now.shape or len(now) < 16:
+        if len(now) < 16 or (before is not None and before.shape != now.shape):
+            self._fields = []
+            return
+        self._compare_fields(now)
+        if before is None:
             return
         moved = (np.abs(now - before) > _MOVED)[:-2]
         if moved.sum() < max(24, _MOVED_SHARE * moved.size):
-            self._combed.append(None)
             return
         near = np.abs(now[:-2] - now[1:-1])[moved].sum(dtype=np.int64)
         far = np.abs(now[:-2] - now[2:])[moved].sum(dtype=np.int64)
         self._combed.append(bool(near > _COMBED * max(1, far)))
 
+    def _compare_fields(self, now: NDArray[np.int16]) -> None:
+        upper = now[: len(now) // 2 * 2 : 2]
+        twice = upper[:-1] + upper[1:]
+        self._fields = [*self._fields[-2:], (2 * now[1 : 2 * len(upper) - 1 : 2] - twice, twice)]
+        if len(self._fields) < 3:
+            return
+        motion = (self._fields[2][1] - self._fields[0][1]) / np.float32(2)
+        counted = np.abs(motion) > 2 * _LEAST_MOTION
+        if counted.sum() > max(24, _MOVED_SHARE * counted.size):
+            moving = motion[counted]
+            late = float(self._fields[1][0][counted] @ moving / (moving @ moving))
+            self._late.append(int(late > _LEANS) - int(late < -_LEANS))
+
     def result(self) -> tuple[float, bool]:
         """Returns combed and pulldown of Measures."""
-        judged = [combed for combed in self._combed if combed is not None]
-        if len(judged) < 5:
-            return 0.0, False
-        share = sum(judged) / len(judged)
+        shares = [abs(sum(judged)) / len(judged) for judged in (self._combed, self._late) if len(judged) >= 5]
+        share = max(shares, default=0.0)
         return round(share, 4), 0.2 <= share <= 0.6
 
 

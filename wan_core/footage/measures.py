@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-FOOTAGE_VERSION = 1
+FOOTAGE_VERSION = 2
 """To be increased when measuring changes results: all clips are then measured again."""
 
 Rectangle = tuple[float, float, float, float]

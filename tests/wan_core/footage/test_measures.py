@@ -82,6 +82,13 @@ def test_interlaced_frames_are_all_combed() -> None:
     assert not shot.pulldown
 
 
+def test_so_are_those_whose_fields_are_less_than_a_pixel_apart_and_noise_is_not() -> None:
+    _, slow = planted("interlaced", "talking head")
+    assert slow.combed > 0.8
+    _, noisy = planted("24 in 30", "grain")
+    assert noisy.combed < 0.05
+
+
 @pytest.mark.parametrize(("fault", "share"), [("24 in 30", 1 / 5), ("12 in 24", 1 / 2)])
 def test_repeated_frames_are_counted(fault: str, share: float) -> None:
     _, shot = planted(fault, "pan")

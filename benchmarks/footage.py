@@ -3,8 +3,8 @@
     python benchmarks/footage.py --clean 5 --faulty 20 --write-docs    # 100 clean clips, 280 with a fault
     python benchmarks/footage.py --real FOLDER --speed FILE            # real clips; time against decoding alone
 
-Thresholds were tuned on seeds 100 to 399; the trial draws from 12000 on. Clips are H.264 at a CRF of 17 to 26. A logo or
-subtitle is planted over a moving picture only: over a still one a static-edge test cannot tell, and says nothing.
+Thresholds were tuned on seeds 100 to 399; the trial draws from 12000 on. Clips are H.264 at a CRF of 17 to 26. A logo
+or subtitle is planted over a moving picture only: over a still one a static-edge test cannot tell, and says nothing.
 """
 
 from __future__ import annotations

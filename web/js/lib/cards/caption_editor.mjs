@@ -75,7 +75,7 @@ export class CaptionEditor {
 
   /** @param {number} clip @param {string} name */
   async open(clip, name) {
-    this.choices.settle();
+    this.choices.clear();
     this.#clip = clip;
     this.#shown = null;
     write(this.name, name);
@@ -159,21 +159,29 @@ export class CaptionEditor {
     fill(this.media, element("div", { class: "wan-picture" }, video, this.choices.crop));
   }
 
-  /** Writes the choice about a clip. @param {Caption} caption @param {import("./choices.mjs").Choice} choice */
+  /**
+   * Writes the choice about a clip; another one may be open by the time of the answer, which then begins with the name.
+   * @param {Caption} caption @param {import("./choices.mjs").Choice} choice
+   */
   async choose(caption, choice) {
+    const about = (/** @type {string} */ said) =>
+      this.#clip === caption.clip ? said : `${caption.name}: ${said}`;
     try {
       const done = await this.doors.choose(this.scan, caption.clip, caption.choice ?? {}, choice);
       this.memory.keep(this.scan, done, true);
       this.changed(done.caption);
       this.tell(
-        choice.excluded
-          ? t("Excluded. Run again to train without it.")
-          : t("Saved. Run again to train with it."),
+        about(
+          choice.excluded
+            ? t("Excluded. Run again to train without it.")
+            : t("Saved. Run again to train with it."),
+        ),
       );
       return done.caption;
     } catch (error) {
       await this.read();
-      this.fail(error);
+      this.tell(about(told(error instanceof Error ? error.message : String(error))), true);
+      this.resized();
       return null;
     }
   }
@@ -227,7 +235,7 @@ export class CaptionEditor {
   }
 
   close() {
-    this.choices.settle();
+    this.choices.clear();
     this.#clip = -1;
     this.#shown = null;
     fill(this.media); // removes the video, so that it stops

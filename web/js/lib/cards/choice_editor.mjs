@@ -34,8 +34,8 @@ export class ChoiceEditor {
   /** Whether `#choice` waits to be saved. */
   #waits = false;
   #timer = 0;
-  /** Ends when all changes are saved. @type {Promise<void>} */
-  #saved = Promise.resolve();
+  /** Ends when all changes are saved, with the clip of the last one. @type {Promise<Caption | null>} */
+  #saved = Promise.resolve(null);
 
   /**
    * @param {{ fps: number, save: (caption: Caption, choice: Choice) => Promise<Caption | null>, resized: () => void }} options
@@ -91,6 +91,14 @@ export class ChoiceEditor {
     const video = media instanceof HTMLVideoElement ? media : null;
     if (video) video.ontimeupdate = () => this.#loop(video);
     this.draw();
+  }
+
+  /** Saves a change at once and shows no clip: until the next one is read, no button may act on this one. */
+  clear() {
+    this.settle();
+    this.#shown = null;
+    this.#choice = {};
+    for (const one of [this.excluding, this.whole, this.cutting, this.crop]) one.hidden = true;
   }
 
   get #duration() {
@@ -243,16 +251,19 @@ export class ChoiceEditor {
     const choice = this.#choice;
     if (!this.#waits || !this.#shown) return;
     this.#waits = false;
-    const { clip } = this.#shown;
-    let before = this.#shown;
-    this.#saved = this.#saved.then(async () => {
+    const shown = this.#shown;
+    const { clip } = shown;
+    this.#saved = this.#saved.then(async (last) => {
       // The change before this one may have been saved meanwhile.
-      if (this.#shown?.clip === clip) before = this.#shown;
+      const before = [this.#shown, last].find((one) => one?.clip === clip) ?? shown;
       const now = await this.save(before, choice);
-      if (!now || this.#shown?.clip !== clip) return;
-      this.#shown = now;
-      if (!this.#waits) this.#choice = now.choice ?? {};
-      this.draw();
+      if (!now) return null;
+      if (this.#shown?.clip === clip) {
+        this.#shown = now;
+        if (!this.#waits) this.#choice = now.choice ?? {};
+        this.draw();
+      }
+      return now;
     });
   }
 

@@ -6,6 +6,7 @@ Decisions (docs/adr), the changelog and results of benchmarks tell their day: on
 from __future__ import annotations
 
 import ast
+import json
 import re
 import shlex
 import subprocess
@@ -144,18 +145,34 @@ def test_no_page_and_no_sentence_wants_a_python_that_looks_into_its_own_folder()
     assert set(found) - allowed == set()
 
 
-@pytest.mark.lasts(2)
+ANSWERS = """
+import contextlib, io, json, sys
+sys.path.insert(0, ".")
+from wan_core.cli.commands import _parser
+for words in json.loads(sys.argv[1]):
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
+        _parser().parse_args([*words, "--help"])
+    print(json.dumps(said.getvalue()))
+"""
+
+
 def test_every_command_answers_in_an_isolated_python_that_keeps_no_docstrings() -> None:
     """As `python_embeded` of the portable build starts it, and with PYTHONOPTIMIZE=2."""
     actions = {"encode", "stats", "verify", "pack", "trim", "export-tfrecord"}
     words = [[], *((["cache", name] if name in actions else [name]) for name in sorted(engine_commands()))]
-    python = [sys.executable, "-I", "-OO", "wan_core/launch.py"]
-    pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    started = [subprocess.Popen([*python, *one, "--help"], cwd=ROOT, **pipe) for one in words]
-    told = [(one.communicate(timeout=60)[0], one.returncode) for one in started]
-    assert [(code, text) for text, code in told if code or "A bug" in text or not text.startswith("usage:")] == []
-    assert "python wan_core/launch.py check" in told[0][0]
-    assert all(len(text.splitlines()) > 5 for text, _ in told)
+
+    def said(*given: str) -> str:
+        line = [sys.executable, "-I", "-OO", *given]
+        pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        return subprocess.run(line, cwd=ROOT, check=True, **pipe).stdout
+
+    told = [said("wan_core/launch.py", "--help"), said("wan_core/launch.py", "train", "--help")]
+    told += map(json.loads, said("-c", ANSWERS, json.dumps(words)).splitlines())
+    assert len(told) == 2 + len(words)
+    assert [text for text in told if not text.startswith("usage:")] == []
+    assert "python wan_core/launch.py check" in told[0]
+    assert all(len(text.splitlines()) > 5 for text in told)
 
 
 def test_figures_of_the_readme_are_those_of_measured() -> None:

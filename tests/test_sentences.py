@@ -54,9 +54,14 @@ def said() -> Iterator[tuple[str, str]]:
                     yield f"{path.relative_to(ROOT)}:{node.lineno}", text
 
 
+@cache
+def read(language: str, name: str) -> dict[str, dict[str, str]]:
+    return json.loads((ROOT / "locales" / language / f"{name}.json").read_text(encoding="utf-8"))
+
+
 def sentences_of(language: str) -> dict[str, str]:
     """Returns the translations of what the server says, by template."""
-    return json.loads((ROOT / "locales" / language / "main.json").read_text(encoding="utf-8"))["wanTrainerServer"]
+    return read(language, "main")["wanTrainerServer"]
 
 
 @cache
@@ -106,9 +111,7 @@ def kept(template: str, language: str) -> list[str]:
     """Returns what stands in a translation too: ids, options of a command, endings of files, numbers, nodes' titles."""
     plain = HOLE.sub(" ", template)
     codes = re.findall(r"--[a-z][a-z-]*|\b[A-Za-z]\w*_\w+\b|\.[a-z]{2,}\b|\d+(?:\.\d+)?", plain)
-    english, own = (
-        json.loads((ROOT / "locales" / one / "nodeDefs.json").read_text(encoding="utf-8")) for one in ("en", language)
-    )
+    english, own = read("en", "nodeDefs"), read(language, "nodeDefs")
     titles = {short(node["display_name"]): short(own[name]["display_name"]) for name, node in english.items()}
     return [*codes, *(title for title_in_english, title in titles.items() if title_in_english in plain)]
 

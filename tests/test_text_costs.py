@@ -212,7 +212,7 @@ def dear(cost: Cost) -> Iterator[str]:
 
 def test_a_cost_that_grows_faster_is_seen() -> None:
     """By a function that is quadratic, and one that is not."""
-    found = list(dear(Cost(re.compile(r"[:;]+$").search, HOME, (":", "x", ";:"), "a", size=60)))
+    found = list(dear(Cost(re.compile(r"[:;]+$").search, HOME, (":", "x", ";:"), "a", size=40)))
     assert [line.partition(" x ")[0] for line in found] == [f"search: {HOME!r} + ':'", f"search: {HOME!r} + ';:'"]
     assert list(dear(Cost(re.compile("xy").search, "", (":", "x", "a")))) == []
 

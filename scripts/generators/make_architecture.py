@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from xml.sax.saxutils import escape
 
@@ -28,6 +29,11 @@ def room_of(parts: tuple[str, ...]) -> str | None:
     return None
 
 
+def nodes_of(file: Path) -> Iterable[ast.AST]:
+    """Returns the nodes of a file."""
+    return ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+
+
 def imports() -> dict[str, set[str]]:
     """Returns room -> rooms that its files import."""
     needs: dict[str, set[str]] = {}
@@ -37,7 +43,7 @@ def imports() -> dict[str, set[str]]:
         if room is None:
             continue
         needs.setdefault(room, set())
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        for node in nodes_of(file):
             if not isinstance(node, ast.ImportFrom) or not node.level:
                 continue
             base = parts[: len(parts) - node.level] + tuple((node.module or "").split(".") if node.module else ())

@@ -119,6 +119,11 @@ def test_the_page_says_what_its_lines_say(tmp_path: Path) -> None:
     assert len(ElementTree.fromstring(picture(results)).findall("{*}polyline")) == 2
 
 
+def test_the_committed_picture_is_what_the_committed_lines_say() -> None:
+    assert picture(ResultFile(bench.RESULTS)) == bench.PICTURE.read_text(encoding="utf-8")
+
+
+@pytest.mark.soak  # its columns of size and speed draw forty concepts
 def test_the_committed_page_and_picture_are_what_the_committed_lines_say() -> None:
     """`python benchmarks/learning/bench.py --write-docs` writes them."""
     results = ResultFile(bench.RESULTS)

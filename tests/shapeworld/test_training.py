@@ -34,6 +34,8 @@ HERE = Path(__file__).resolve().parent
 JOB = TransformerJob(width=128, ffn_dim=64, layers=2, steps=30, batch=8, seed=3)
 
 
+@pytest.mark.soak  # of the script that made the demo models
+@pytest.mark.lasts(3)
 def test_vae_over_whole_clips_equals_comfyuis_in_chunks() -> None:
     tree = os.environ.get("COMFYUI_PATH")
     if not tree:

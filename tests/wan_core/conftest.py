@@ -26,9 +26,9 @@ _CLIPS: dict[str, bytes] = {}
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def video() -> Iterator[VideoProcess]:
-    """A running video child, one for all tests of a file."""
+    """A running video child, one for all tests."""
     with VideoProcess() as process:
         yield process
 

@@ -226,7 +226,9 @@ def test_an_eight_bit_file_is_quantized_anew_when_the_plan_says_so(eight_bit: Ro
     assert {dtype for name, dtype in layers.items() if "ffn" not in name} == {torch.float8_e4m3fn}
 
 
-@pytest.mark.parametrize("kind", ["int8 convrot", "mxfp8", "asym_w4a8_int8"])
+@pytest.mark.parametrize(
+    "kind", ["int8 convrot", *(pytest.param(kind, marks=pytest.mark.soak) for kind in ("mxfp8", "asym_w4a8_int8"))]
+)
 def test_other_packed_files_are_quantized_anew_from_their_values(tmp_path: Path, kind: str) -> None:
     PACKED[kind](tmp_path / "wan.safetensors", random_weights())
     files = Roots({"diffusion_models": (str(tmp_path),)})
@@ -284,7 +286,14 @@ def test_memory_of_kept_weights_is_predicted_as_they_rest(eight_bit: Roots) -> N
     assert kept < plain
 
 
-@pytest.mark.parametrize("kind", [*PACKED, "Q8_0", "Q4_K"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("nvfp4", "asym_w4a8_int8 of 6 bits", "Q4_K"),
+        *(pytest.param(kind, marks=pytest.mark.soak) for kind in ("mxfp8", "int8", "int8 convrot", "convrot_w4a4")),
+        *(pytest.param(kind, marks=pytest.mark.soak) for kind in ("asym_w4a8_int8", "Q8_0")),
+    ],
+)
 def test_memory_of_packed_weights_is_predicted_with_their_scales(tmp_path: Path, kind: str) -> None:
     if kind in PACKED:
         PACKED[kind](tmp_path / "wan.safetensors", random_weights())
@@ -309,21 +318,28 @@ BIG = WanShape(dim=1536, ffn_dim=8960, num_heads=12, num_layers=2)
 
 @pytest.fixture(scope="module")
 def big_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("big")
+    """Where `write_big` puts them."""
+    return tmp_path_factory.mktemp("big")
+
+
+def write_big(file: Path) -> None:
     with torch.device("meta"):
         model = WanTransformer(BIG)
     whole = {name: torch.full(value.shape, 0.01) for name, value in model.named_parameters()}
-    save_file(whole, folder / "fp32.safetensors")
-    write_folder(folder / "shards", cast(whole, torch.bfloat16), shards=4)
-    write_scaled_fp8(folder / "fp8.safetensors", whole)
-    write_gguf(folder / "q8.gguf", whole, "Q8_0", unpacked=False)
-    return folder
+    if file.name == "fp32.safetensors":
+        save_file(whole, file)
+    elif file.name == "shards":
+        write_folder(file, cast(whole, torch.bfloat16), shards=4)
+    elif file.name == "fp8.safetensors":
+        write_scaled_fp8(file, whole)
+    else:
+        write_gguf(file, whole, "Q8_0", unpacked=False)
 
 
 LOADS = [
     ("shards", "quantized"),
     ("fp8.safetensors", "as in file"),
-    ("q8.gguf", "bf16"),
+    pytest.param("q8.gguf", "bf16", marks=pytest.mark.soak),
     pytest.param("fp32.safetensors", "bf16", marks=pytest.mark.soak),
     pytest.param("fp32.safetensors", "as in file", marks=pytest.mark.soak),
     pytest.param("shards", "as in file", marks=pytest.mark.soak),
@@ -342,6 +358,8 @@ def test_a_load_takes_one_tensor_above_its_destination_and_no_second_copy(
     """The promise is the largest tensor and 1 GiB; held here to the largest tensor and 104 MiB, so that a second copy
     of the smallest of these models would show. What a file has mapped counts: it is memory, and may have to be
     there."""
+    if not (big_models / name).exists():
+        write_big(big_models / name)
     script = Path(__file__).parents[1] / "support" / "measure_load.py"
     done = run_script(script, str(big_models), name, precision)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -369,8 +387,9 @@ def with_values(
     return Roots({"diffusion_models": (str(tmp_path),)})
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize(
+    ("bad", "dtype"), [(math.nan, torch.bfloat16), (math.inf, torch.float16), (-math.inf, torch.float32)]
+)
 def test_a_base_weight_that_is_no_number_is_named_with_its_file_and_how_many(
     tmp_path: Path, bad: float, dtype: torch.dtype
 ) -> None:

@@ -33,7 +33,15 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # minutes for a name of 16 characters, or hours; the third without a single repeat, the last one past a blank
 @pytest.mark.lasts(1)
-@pytest.mark.parametrize("pattern", [r"(?:.*.*)*!", r"(?:\w*\w*)*!", "(?:.|[^!]|..)" * 20 + "!", "(?x)(?:.|.|.|.) +!"])
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"(?:.*.*)*!",
+        pytest.param(r"(?:\w*\w*)*!", marks=pytest.mark.soak),
+        pytest.param("(?:.|[^!]|..)" * 20 + "!", marks=pytest.mark.soak),
+        pytest.param("(?x)(?:.|.|.|.) +!", marks=pytest.mark.soak),
+    ],
+)
 def test_a_pattern_that_would_never_end_is_refused_for_targets_and_for_quantizing(
     impatient: None, pattern: str
 ) -> None:

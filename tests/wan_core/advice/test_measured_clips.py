@@ -44,12 +44,11 @@ def scanned(folder: Path, context: ScanContext) -> Dataset:
     return Dataset((scan_folder(CONFIG, folder, context),))
 
 
-def test_findings_and_advice_name_the_clips(folder: Path, tmp_path: Path) -> None:
-    with VideoProcess() as video:
-        context = ScanContext(video, known=KnownFiles(tmp_path))
-        dataset = scanned(folder, context)
-        measured = measured_clips(dataset, context)
-        review = dataset_review(dataset, video=video, digest_of=digest_file, space=WAN21_LATENTS)
+def test_findings_and_advice_name_the_clips(folder: Path, tmp_path: Path, video: VideoProcess) -> None:
+    context = ScanContext(video, known=KnownFiles(tmp_path))
+    dataset = scanned(folder, context)
+    measured = measured_clips(dataset, context)
+    review = dataset_review(dataset, video=video, digest_of=digest_file, space=WAN21_LATENTS)
     found = {fact["kind"]: fact["names"] for fact in remark_facts(advice_on(review, measured, step_s=2.0))}
     assert found["bars"] == ["barred.mp4"]
     assert found["still"] == ["started.mp4"]  # for all of the 17 frames that are trained; later it moves
@@ -62,7 +61,7 @@ def test_findings_and_advice_name_the_clips(folder: Path, tmp_path: Path) -> Non
     assert "barred.mp4: ffmpeg -vf crop=160:" in text
 
 
-def test_a_stopped_measuring_goes_on_where_it_was(folder: Path, tmp_path: Path) -> None:
+def test_a_stopped_measuring_goes_on_where_it_was(folder: Path, tmp_path: Path, video: VideoProcess) -> None:
     known = KnownFiles(tmp_path)
     stop = False
 
@@ -70,18 +69,17 @@ def test_a_stopped_measuring_goes_on_where_it_was(folder: Path, tmp_path: Path) 
         nonlocal stop
         stop = done == 2
 
-    with VideoProcess() as video:
-        dataset = scanned(folder, ScanContext(video, known=known))
-        with pytest.raises(Stopped):
-            measured_clips(dataset, ScanContext(video, progress=progress, should_stop=lambda: stop, known=known))
+    dataset = scanned(folder, ScanContext(video, known=known))
+    with pytest.raises(Stopped):
+        measured_clips(dataset, ScanContext(video, progress=progress, should_stop=lambda: stop, known=known))
     known.save()
     again = KnownFiles(tmp_path)
-    with VideoProcess() as video:
+    with VideoProcess() as unused:
         # No time at all: only what is kept is known.
-        kept = measured_clips(dataset, ScanContext(video, known=again), allowed_s=-1)
-        assert video.pid is None
-        assert (len(kept.shots), kept.left) == (2, 2)
-        complete = measured_clips(dataset, ScanContext(video, known=again))
+        kept = measured_clips(dataset, ScanContext(unused, known=again), allowed_s=-1)
+        assert unused.pid is None
+    assert (len(kept.shots), kept.left) == (2, 2)
+    complete = measured_clips(dataset, ScanContext(video, known=again))
     assert (len(complete.shots), complete.left) == (4, 0)
 
 
@@ -104,13 +102,12 @@ def test_a_stop_inside_a_clip_ends_within_a_second(tmp_path: Path) -> None:
         assert video.pid is None
 
 
-def test_shots_are_measured_between_their_cuts(tmp_path: Path) -> None:
+def test_shots_are_measured_between_their_cuts(tmp_path: Path, video: VideoProcess) -> None:
     clip = faulty("cuts", "pan", 5, 2.0, SIZE)
     path = write(clip, tmp_path / "cuts.mp4")
     cuts_s = clip.about["cuts"]
-    with VideoProcess() as video:
-        (complete,) = video.measure(path, duration_s=2.0)
-        shots = video.measure(path, duration_s=2.0, cuts_s=cuts_s)
+    (complete,) = video.measure(path, duration_s=2.0)
+    shots = video.measure(path, duration_s=2.0, cuts_s=cuts_s)
     assert complete.cuts_s == pytest.approx(tuple(cuts_s), abs=0.001)
     assert [shot.start_s for shot in shots] == pytest.approx([0.0, *cuts_s], abs=0.001)
     assert all(shot.cuts_s == () for shot in shots)

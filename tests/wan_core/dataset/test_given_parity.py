@@ -17,7 +17,6 @@ from wan_core.cache import Batch
 from wan_core.cache.condition import condition_of
 from wan_core.model import WAN21_LATENTS, WAN22_LATENTS, LatentSpace
 from wan_core.train import noise_batch
-from wan_core.video import VideoProcess
 
 FRAMES, HEIGHT, WIDTH = 17, 64, 96
 # Both sides run the same VAE on the same pixels; they differ in one float32 rounding of the pixels (x / 255 * 2 - 1)
@@ -27,7 +26,7 @@ TOLERANCE = 1e-5
 
 
 @pytest.fixture(scope="module")
-def pixels(tmp_path_factory) -> torch.Tensor:
+def pixels(tmp_path_factory, video) -> torch.Tensor:
     """(17, 64, 96, 3) in [0, 1]: a clip in motion that went through H.264, cut and decoded by the video child."""
     y, x = np.mgrid[0:128, 0:192]
     frames = [
@@ -35,8 +34,7 @@ def pixels(tmp_path_factory) -> torch.Tensor:
     ]
     path = tmp_path_factory.mktemp("clip") / "real.mp4"
     write_clip(path, frames, fps=24)
-    with VideoProcess() as video:
-        decoded = video.read(path, fps=16, num_frames=FRAMES, width=WIDTH, height=HEIGHT)
+    decoded = video.read(path, fps=16, num_frames=FRAMES, width=WIDTH, height=HEIGHT)
     return torch.tensor(decoded).float() / 255
 
 

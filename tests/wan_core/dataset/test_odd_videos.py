@@ -179,6 +179,7 @@ def scan(video, tmp_path_factory) -> Scan:
     folder.mkdir()
     for name, (make, _) in KINDS.items():
         make(folder / name)
+    video.close()  # a child of its own, of which the most memory is known
     video.probe(root / "outside.mp4")
     child, before, own = video.pid, peak_bytes(video.pid), peak_bytes("self")
     seconds: dict[str, float] = {}

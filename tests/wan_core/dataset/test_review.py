@@ -180,7 +180,9 @@ def again(frame: np.ndarray, quality: int) -> np.ndarray:
     return np.asarray(Image.open(buffer).convert("RGB"))
 
 
-@pytest.mark.parametrize("how", COPIES)
+@pytest.mark.parametrize(
+    "how", ["cropped by 3 %", *(pytest.param(how, marks=pytest.mark.soak) for how in ("written again", "scaled"))]
+)
 def test_copies_among_different_clips_are_found_and_nothing_else(how):
     clips = world(60)
     for name, clip in list(clips.items()):
@@ -299,7 +301,11 @@ def review(samples: Sequence[Sample], video: object, **options) -> str:
 
 
 @pytest.mark.parametrize(
-    "conditioning", ["none", "first", "first_last_vision", "vace", "control_mask", "control_vision"]
+    "conditioning",
+    [
+        *("first_last_vision", "vace", "control_mask"),
+        *(pytest.param(one, marks=pytest.mark.soak) for one in ("none", "first", "control_vision")),
+    ],
 )
 def test_the_size_told_is_the_size_written(tmp_path, make_clip, video, conditioning):
     for name, count in (("a", 12), ("b", 16)):

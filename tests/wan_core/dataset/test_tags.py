@@ -13,7 +13,6 @@ from wan_core.dataset.captions import estimated_tokens, tag_orders
 from wan_core.dataset.report import scan_report
 from wan_core.dataset.sample import with_captions
 from wan_core.errors import ConfigError
-from wan_core.video import VideoProcess
 
 
 def test_every_order_holds_the_same_tags_and_keeps_the_first_ones():
@@ -40,18 +39,17 @@ def test_what_cannot_be_shuffled_stays_as_written(caption, count, kept):
     assert tag_orders(caption, count, kept) == (caption,)
 
 
-def scan(tmp_path, caption="one, two, three, four", **changes):
+def scan(tmp_path, video, caption="one, two, three, four", **changes):
     folder = tmp_path / "clips"
     folder.mkdir(exist_ok=True)
     Image.new("RGB", (64, 48)).save(folder / "a.png")
     (folder / "a.txt").write_text(caption)
     config = DatasetConfig(width=64, height=48, num_frames=1, **changes)
-    with VideoProcess() as video:
-        return scan_folder(config, folder, ScanContext(video))
+    return scan_folder(config, folder, ScanContext(video))
 
 
-def test_a_scan_gives_one_sample_an_order_with_prefix_and_trigger_word_in_front(tmp_path):
-    result = scan(tmp_path, caption_shuffles=3, keep_tokens=1, caption_prefix="a photo of", trigger_word="ohwx")
+def test_a_scan_gives_one_sample_an_order_with_prefix_and_trigger_word_in_front(tmp_path, video):
+    result = scan(tmp_path, video, caption_shuffles=3, keep_tokens=1, caption_prefix="a photo of", trigger_word="ohwx")
     assert [(s.turn, s.turns) for s in result.samples] == [(0, 3), (1, 3), (2, 3)]
     assert all(s.caption.startswith("ohwx, a photo of one, ") for s in result.samples)
     assert len({s.caption for s in result.samples}) == 3
@@ -62,8 +60,8 @@ def test_a_scan_gives_one_sample_an_order_with_prefix_and_trigger_word_in_front(
     assert "tags: 1 of 1 captions in up to 3 orders that take turns, one per epoch, the first 1 tags in place" in lines
 
 
-def test_captions_and_windows_that_take_turns_meet_in_every_pair_once(tmp_path):
-    (sample,) = scan(tmp_path).samples
+def test_captions_and_windows_that_take_turns_meet_in_every_pair_once(tmp_path, video):
+    (sample,) = scan(tmp_path, video).samples
     windows = [replace(sample, turn=turn, turns=2) for turn in range(2)]
     mixed = with_captions(windows, ["a", "b", "c"])
     assert sorted(s.turn for s in mixed) == list(range(6))
@@ -89,13 +87,13 @@ def test_impossible_caption_settings_are_refused(changes, message):
         DatasetConfig(**changes)
 
 
-def test_lengths_are_told_against_the_512_tokens_of_the_text_encoder(tmp_path):
+def test_lengths_are_told_against_the_512_tokens_of_the_text_encoder(tmp_path, video):
     assert estimated_tokens("") == 1  # the end token
     assert estimated_tokens("a red car, at night") == 7
     assert estimated_tokens("日本の夜") == 5
     long = "word " * 600
     found = lengths_of([("a", 3), ("b", estimated_tokens(long)), ("c", 10)])
     assert (found.longest, found.median, found.too_long) == (601, 10, ("b",))
-    result = scan(tmp_path)
+    result = scan(tmp_path, video)
     assert "caption length: about 8 tokens (median), 8 (longest), of at most 512" in scan_report(result)
-    assert "probably truncated at 512 tokens: a.png" in scan_report(scan(tmp_path, caption=long))
+    assert "probably truncated at 512 tokens: a.png" in scan_report(scan(tmp_path, video, caption=long))

@@ -11,7 +11,6 @@ from wan_core.dataset import DatasetConfig, ScanContext, fingerprint_of_folder, 
 from wan_core.dataset.files import MAX_DEPTH, files_of_folder, repeats_of
 from wan_core.dataset.report import scan_report
 from wan_core.errors import DatasetError
-from wan_core.video import VideoProcess
 
 
 def place(root, *names):
@@ -64,11 +63,10 @@ def test_the_chosen_folders_own_name_means_nothing(tmp_path):
     assert listing(tmp_path / "10_walk", recursive=True) == [("b.png", 1)]
 
 
-def test_a_scan_multiplies_the_repeats_and_reports_them(tmp_path):
+def test_a_scan_multiplies_the_repeats_and_reports_them(tmp_path, video):
     place(tmp_path, "5_walk/b.png", "c.png")
     config = DatasetConfig(width=64, height=48, num_frames=1, recursive=True, num_repeats=2, weight=0.5)
-    with VideoProcess() as video:
-        result = scan_folder(config, tmp_path, ScanContext(video))
+    result = scan_folder(config, tmp_path, ScanContext(video))
     assert [(s.name, s.caption, s.repeats, s.weight) for s in result.samples] == [
         ("c.png", "caption c", 2, 0.5),
         ("5_walk/b.png", "caption b", 10, 0.5),

@@ -8,6 +8,7 @@ import socket
 import stat
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -210,6 +211,7 @@ def test_two_containers_that_share_a_folder_never_mix_their_files(tmp_path: Path
             data = (tmp_path / "status.json").read_bytes()
             looks += 1
             mixed += len(set(data)) != 1 or len(data) % 1000 != 0
+        time.sleep(0.001)
     assert [(writer.wait(), writer.stderr.read()) for writer in writers] == [(0, b""), (0, b"")]  # type: ignore[union-attr]
     for writer in writers:
         writer.stderr.close()  # type: ignore[union-attr]

@@ -108,7 +108,7 @@ def test_a_dead_process_that_nobody_has_waited_for_holds_nobody_up(path: Path) -
     os.waitpid(pid, 0)
 
 
-@pytest.mark.parametrize("rounds", [5, pytest.param(300, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("rounds", [2, pytest.param(300, marks=pytest.mark.soak)])
 def test_of_two_that_come_in_the_same_moment_one_has_it(
     path: Path, monkeypatch: pytest.MonkeyPatch, rounds: int
 ) -> None:

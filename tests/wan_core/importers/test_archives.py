@@ -20,7 +20,6 @@ from wan_core.importers.cells import holds_media
 from wan_core.importers.extracted import suffix_of_bytes
 from wan_core.importers.source import SourceFile
 from wan_core.importers.webdataset import read_member, tar_members
-from wan_core.video import VideoProcess
 
 
 def png(colour) -> bytes:
@@ -133,11 +132,10 @@ def test_a_packed_tar_is_refused_with_what_to_do(tmp_path, name):
         read(tmp_path / name, tmp_path)
 
 
-def test_members_are_scanned_like_files_and_named_as_in_the_tar(tmp_path):
+def test_members_are_scanned_like_files_and_named_as_in_the_tar(tmp_path, video):
     members = [("one/a.png", png("red")), ("one/a.txt", b"a red one"), ("b.png", b"not a picture"), ("b.txt", b"b")]
     part = read(pack(tmp_path / "set.tar", members), tmp_path)
-    with VideoProcess() as video:
-        (result,) = scan_parts(DatasetConfig(width=64, height=48, num_frames=1), [part], ScanContext(video))
+    (result,) = scan_parts(DatasetConfig(width=64, height=48, num_frames=1), [part], ScanContext(video))
     assert [(s.name, s.caption) for s in result.samples] == [("one/a.png", "a red one")]
     assert [r.name for r in result.rejected] == ["b.png"]
     assert "captions: 1 of 1 from the list" in scan_report(result)

@@ -65,7 +65,13 @@ ROWS: dict[str, Callable[[int], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", list(ROWS))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.soak if name in ("honest.json", "short.csv", "wide.csv") else ())
+        for name in ROWS
+    ],
+)
 def test_a_list_costs_as_much_as_it_is_long(tmp_path: Path, name: str) -> None:
     def made(count: int) -> Callable[[], object]:
         (tmp_path / name).write_text(ROWS[name](count))

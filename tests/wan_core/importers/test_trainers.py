@@ -18,7 +18,6 @@ from wan_core.dataset.report import scan_report
 from wan_core.errors import DatasetError
 from wan_core.importers import open_source, parse_document
 from wan_core.importers.source import SourceFile
-from wan_core.video import VideoProcess
 
 _clip: list[bytes] = []
 """one clip of 80 frames, written once"""
@@ -211,11 +210,10 @@ def test_ai_toolkit(mira):
         ("ai_toolkit.yaml", {"still": 4, "clip": 4}, {"m1ra, mira smiles", "a portrait of m1ra"}),
     ],
 )
-def test_the_files_of_the_settings_are_scanned_with_them(mira, name, kinds, captions):
+def test_the_files_of_the_settings_are_scanned_with_them(mira, name, kinds, captions, video):
     (mira / "portraits" / "p1.txt").write_text("mira laughs") if name == "musubi.toml" else None
     base = DatasetConfig(width=64, height=48, num_frames=9)
-    with VideoProcess() as video:
-        results = scan_parts(base, parts_of(mira, name), ScanContext(video, allowed=[mira]))
+    results = scan_parts(base, parts_of(mira, name), ScanContext(video, allowed=[mira]))
     files = {(number, s.path, s.bucket): s.kind for number, r in enumerate(results) for s in r.samples}
     whole = {(number, path): kind for (number, path, _bucket), kind in files.items()}
     assert {kind: list(whole.values()).count(kind) for kind in kinds} == kinds
@@ -228,51 +226,50 @@ def settings_file(mira, name, text):
     return parts_of(mira, name, fps=16.0)
 
 
-def scanned(mira, parts, **base):
-    with VideoProcess() as video:
-        return scan_parts(DatasetConfig(**{"trigger_word": "mira", **base}), parts, ScanContext(video, allowed=[mira]))
+def scanned(mira, video, parts, **base):
+    return scan_parts(DatasetConfig(**{"trigger_word": "mira", **base}), parts, ScanContext(video, allowed=[mira]))
 
 
 JOB = "config:\n  process:\n    - datasets:\n        - folder_path: walking\n          resolution: [64]\n"
 
 
-def test_ai_toolkit_takes_each_clip_whole_at_its_own_24_fps_where_frames_are_counted_automatically(mira):
+def test_ai_toolkit_takes_each_clip_whole_at_its_own_24_fps_where_frames_are_counted_automatically(mira, video):
     for stated in ("          auto_frame_count: true\n", "          auto_frame_count: true\n          num_frames: 1\n"):
         parts = settings_file(mira, "auto.yaml", JOB + stated)
-        result = scanned(mira, parts)[0]
+        result = scanned(mira, video, parts)[0]
         # 80 frames at 16 fps are 5.0 s: int(5 * 24) = 120 frames, snapped to 4n+1; the still is a still
         assert {s.name: s.bucket.num_frames for s in result.samples} == {"w0.mp4": 117, "w1.mp4": 117, "cover.jpg": 1}
         assert "no fps is stated: 24, ai-toolkit's own" in account(parts)
     stated = settings_file(mira, "auto.yaml", JOB + "          auto_frame_count: true\n          fps: 16\n")
-    assert {s.bucket.num_frames for s in scanned(mira, stated)[0].samples if s.kind == "clip"} == {77}
+    assert {s.bucket.num_frames for s in scanned(mira, video, stated)[0].samples if s.kind == "clip"} == {77}
 
 
-def test_ai_toolkit_reads_clips_at_the_rate_of_the_settings(mira):
+def test_ai_toolkit_reads_clips_at_the_rate_of_the_settings(mira, video):
     text = JOB + "          num_frames: 33\n          shrink_video_to_frames: false\n"
     parts = settings_file(mira, "rate.yaml", text)
     assert {"read_fps": 24.0, "frame_extraction": "random"}.items() <= parts[0].settings.items()
-    [sample, *_] = [s for s in scanned(mira, parts)[0].samples if s.kind == "clip"]
+    [sample, *_] = [s for s in scanned(mira, video, parts)[0].samples if s.kind == "clip"]
     assert sample.cut.fps == 24
     assert "read_fps" not in settings_file(mira, "rate.yaml", text + "          fps: 16\n")[0].settings
 
 
-def test_diffusion_pipe_puts_no_clip_into_the_bucket_of_stills(mira):
+def test_diffusion_pipe_puts_no_clip_into_the_bucket_of_stills(mira, video):
     for buckets in ("", "frame_buckets = [1]\n"):
         parts = settings_file(mira, "d.toml", f"resolutions = [64]\n{buckets}[[directory]]\npath = 'walking'\n")
-        [result] = scanned(mira, parts)
+        [result] = scanned(mira, video, parts)
         assert [s.name for s in result.samples] == ["cover.jpg"]
         assert {r.name for r in result.rejected} == {"w0.mp4", "w1.mp4"}
         assert result.rejected[0].reason.startswith("is a clip, and no bucket is longer than 1 frame; add one")
 
 
-def test_diffusion_pipe_size_buckets_are_sizes_of_clips_and_of_stills(mira):
+def test_diffusion_pipe_size_buckets_are_sizes_of_clips_and_of_stills(mira, video):
     directory = "[[directory]]\npath = 'walking'\n"
     clips = settings_file(mira, "d.toml", f"size_buckets = [[64, 48, 33], [48, 64, 33]]\n{directory}")
-    [result] = scanned(mira, clips, width=640, height=640, num_frames=9)
+    [result] = scanned(mira, video, clips, width=640, height=640, num_frames=9)
     assert {str(s.bucket) for s in result.samples} == {"64x48x33"}
     assert {r.name: r.reason.split(",")[0] for r in result.rejected} == {"cover.jpg": "is a still"}
     both = settings_file(mira, "d.toml", f"size_buckets = [[64, 64, 17], [64, 64, 33], [96, 64, 1]]\n{directory}")
-    first, second = scanned(mira, both)
+    first, second = scanned(mira, video, both)
     assert {str(s.bucket) for s in first.samples} == {"64x64x33"}, "the longest a clip fills"
     assert {str(s.bucket) for s in second.samples} == {"96x64x1"}
     assert first.rejected == ()
@@ -280,7 +277,7 @@ def test_diffusion_pipe_size_buckets_are_sizes_of_clips_and_of_stills(mira):
         settings_file(mira, "d.toml", f"size_buckets = [[64, 64]]\n{directory}")
 
 
-def test_a_folder_of_videos_may_hold_nothing_but_pictures_that_move(mira):
+def test_a_folder_of_videos_may_hold_nothing_but_pictures_that_move(mira, video):
     (mira / "moving").mkdir()
     for name in ("a.webp", "b.apng"):
         frames = [Image.new("RGB", (64, 64), (9 * number, 0, 0)) for number in range(20)]
@@ -289,7 +286,7 @@ def test_a_folder_of_videos_may_hold_nothing_but_pictures_that_move(mira):
     common = (
         "[[datasets]]\nvideo_directory = 'moving'\nresolution = [64, 64]\ntarget_frames = [17]\nsource_fps = 16.0\n"
     )
-    found = scanned(mira, settings_file(mira, "m.toml", common))[0]
+    found = scanned(mira, video, settings_file(mira, "m.toml", common))[0]
     assert [(s.name, s.kind, s.bucket.num_frames) for s in found.samples] == [
         ("a.webp", "clip", 17),
         ("b.apng", "clip", 17),
@@ -297,47 +294,42 @@ def test_a_folder_of_videos_may_hold_nothing_but_pictures_that_move(mira):
 
 
 @pytest.mark.lasts(1)
-def test_musubi_takes_a_single_side_and_every_frame_where_no_rate_is_stated(mira, make_clip):
+def test_musubi_takes_a_single_side_and_every_frame_where_no_rate_is_stated(mira, make_clip, video):
     clip = make_clip("clip20.mp4", num_frames=80, fps=20)
     (mira / "walking" / "w0.mp4").write_bytes(clip.read_bytes())
     common = "[[datasets]]\nvideo_directory = 'walking'\nresolution = 64\ntarget_frames = [81]\n"
     parts = settings_file(mira, "m.toml", common)
     assert {"width": 64, "height": 64, "every_frame": True}.items() <= parts[0].settings.items()
     assert "no source_fps is stated: each frame of a clip is used once, as in musubi" in account(parts)
-    result = scanned(mira, parts)[0]
+    result = scanned(mira, video, parts)[0]
     [slow, plain] = result.samples
     assert (slow.name, slow.cut.fps, slow.cut.held, plain.cut.fps) == ("w0.mp4", pytest.approx(20), 1, 0)
-    with VideoProcess() as video:
-        frames = read_sample(video, slow, 16.0)
+    frames = read_sample(video, slow, 16.0)
     levels = [round(int(frame[32, 32, 1]) / 8) % 32 for frame in frames]
     assert levels == [*(k % 32 for k in range(80)), 79 % 32], "each frame once, the last one held"
     with_rate = settings_file(mira, "m.toml", common + "source_fps = 20.0\n")
-    assert [s.name for s in scanned(mira, with_rate)[0].samples] == ["w1.mp4"], "4 s at 16 fps are 64 frames"
+    assert [s.name for s in scanned(mira, video, with_rate)[0].samples] == ["w1.mp4"], "4 s at 16 fps are 64 frames"
 
 
-def test_musubi_skips_stills_without_a_caption(mira):
+def test_musubi_skips_stills_without_a_caption(mira, video):
     parts = settings_file(mira, "m.toml", "[[datasets]]\nimage_directory = 'portraits'\nresolution = 64\n")
-    [result] = scanned(mira, parts, trigger_word="")
+    [result] = scanned(mira, video, parts, trigger_word="")
     assert [s.name for s in result.samples] == ["p0.png"]
     assert [r.name for r in result.rejected] == ["p1.png"]
 
 
-def test_a_part_of_which_nothing_can_be_used_is_named_and_the_others_are_trained(mira):
+def test_a_part_of_which_nothing_can_be_used_is_named_and_the_others_are_trained(mira, video):
     text = (mira / "musubi.toml").read_text().replace("[1, 25, 75]", "[25, 101]")
     (mira / "musubi.toml").write_text(text)
     (mira / "portraits" / "p1.txt").write_text("mira laughs")
-    with VideoProcess() as video:
-        results = scan_parts(DatasetConfig(), parts_of(mira, "musubi.toml"), ScanContext(video, allowed=[mira]))
+    results = scan_parts(DatasetConfig(), parts_of(mira, "musubi.toml"), ScanContext(video, allowed=[mira]))
     assert len(results) == 3
     assert "musubi.toml, dataset 2, 101 frames: not used: No file of dataset folder" in scan_report(results[0])
 
 
-def test_the_widgets_decide_when_the_settings_are_not_wanted(mira):
+def test_the_widgets_decide_when_the_settings_are_not_wanted(mira, video):
     config = DatasetConfig(width=64, height=48, num_frames=9, trigger_word="x")
-    with VideoProcess() as video:
-        results = scan_parts(
-            config, parts_of(mira, "musubi.toml"), ScanContext(video, allowed=[mira]), use_settings=False
-        )
+    results = scan_parts(config, parts_of(mira, "musubi.toml"), ScanContext(video, allowed=[mira]), use_settings=False)
     assert {s.bucket.num_frames for r in results for s in r.samples if s.kind == "clip"} == {9}
 
 

@@ -81,7 +81,7 @@ def test_a_run_of_before_keeps_the_official_numbers_it_began_with(tmp_path: Path
     assert old.preview is not None
     assert old.preview.resolved(template("t2v", pair=True)) == SamplingPreset(50, 5.0, 5.0)
     assert old.identity() == run.config.identity(), "it is the same job"
-    train_here(run, max_steps=2)
+    train_here(run, max_steps=1)
     resumed = choose_run(run.directory.parent, run.config)
     assert (resumed.action, resumed.job.preview) == ("resume", old.preview), "also where the graph is queued again"
 

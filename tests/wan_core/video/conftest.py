@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import pytest
 
@@ -10,12 +12,18 @@ from tests.support.pyavs import INSTALLED, NEWEST, OLDEST, video_on
 from wan_core.video import VideoProcess
 
 
+@pytest.fixture(scope="session")
+def child_on() -> Iterator[Callable[[str], VideoProcess]]:
+    """Gives the running child on a PyAV, one for all tests."""
+    with ExitStack() as running:
+        yield functools.cache(lambda version: running.enter_context(video_on(version)))
+
+
 @pytest.fixture(scope="module", params=[pytest.param(INSTALLED, marks=pytest.mark.soak), OLDEST, NEWEST])
-def video(request: pytest.FixtureRequest) -> Iterator[VideoProcess]:
+def video(request: pytest.FixtureRequest, child_on: Callable[[str], VideoProcess]) -> VideoProcess:
     """A running child; the same tests pass on the oldest, the installed and the newest PyAV. The tests of other rooms
     read clips with the installed one."""
-    with video_on(request.param) as process:
-        yield process
+    return child_on(request.param)
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image, features
 
+from tests.support.pyavs import INSTALLED
 from wan_core.errors import DatasetError
 from wan_core.video import Framing, VideoProcess
 
@@ -18,9 +19,8 @@ KINDS = ["a.webp", "a.png", "a.apng", "a.avif"]
 
 
 @pytest.fixture(scope="module")
-def video():
-    with VideoProcess() as process:
-        yield process
+def video(child_on):
+    return child_on(INSTALLED)
 
 
 def levels(count: int, mode: str = "RGB", size: tuple[int, int] = (64, 48)) -> list[Image.Image]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.support.pyavs import INSTALLED, NEWEST, OLDEST
 from wan_core.errors import DatasetError
 from wan_core.video import VideoProcess
 
@@ -38,6 +39,13 @@ KINDS = [
         ]
     ),
 ]
+
+
+@pytest.fixture(
+    scope="module", params=[NEWEST, *(pytest.param(one, marks=pytest.mark.soak) for one in (OLDEST, INSTALLED))]
+)
+def video(request: pytest.FixtureRequest, child_on: Callable[[str], VideoProcess]) -> VideoProcess:
+    return child_on(request.param)
 
 
 def numbered(count: int) -> list[np.ndarray]:

@@ -94,7 +94,7 @@ def test_stop_is_obeyed_while_waiting(make_clip):
 @posix
 @pytest.mark.parametrize("busy", [False, True])
 def test_the_child_dies_with_its_parent(make_clip, tmp_path, busy):
-    path = make_clip("a.mp4", num_frames=200 if busy else 5, width=640, height=480)
+    path = make_clip("a.mp4", num_frames=200 if busy else 5, width=320, height=240)
     script = textwrap.dedent(
         f"""
         import sys, time
@@ -124,7 +124,7 @@ def test_the_child_dies_with_its_parent(make_clip, tmp_path, busy):
 def test_children_in_a_row_leave_no_threads(make_clip):
     path = make_clip("a.mp4")
     before = threading.active_count()
-    for _ in range(4):
+    for _ in range(2):
         with VideoProcess() as video:
             video.probe(path)
     assert threading.active_count() == before

@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 from PIL import Image, TiffImagePlugin, features
 
+from tests.support.pyavs import INSTALLED
 from wan_core.errors import DatasetError
-from wan_core.video import VideoProcess
 
 
 @pytest.fixture(scope="module")
-def video():
-    with VideoProcess() as process:
-        yield process
+def video(child_on):
+    return child_on(INSTALLED)
 
 
 @pytest.mark.parametrize("suffix", ["png", "jpg", "jpeg", "webp", "bmp", "tif", "tiff", "avif"])

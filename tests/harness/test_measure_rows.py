@@ -37,7 +37,7 @@ def measurement(out: Path, rows: str, **more: Any) -> Measurement:
     return Measurement(rows_numbered(rows), 10.0, out, tell=lambda _: None, tiny=True, apart=False, **more)
 
 
-@pytest.mark.lasts(6)
+@pytest.mark.lasts(2)
 def test_rows_are_measured_and_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(CARD_LIMIT, "16")  # the CPU plays a card
     monkeypatch.setenv(HOST_LIMIT, "0.0128")  # room for the inputs of the blocks, and not for their weights

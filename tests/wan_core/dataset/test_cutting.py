@@ -264,7 +264,7 @@ def is_red(frames: np.ndarray) -> list[bool]:
     return [bool(frame[24, 32, 0] > frame[24, 32, 2]) for frame in frames]
 
 
-@pytest.mark.parametrize("fps", [16, 24000 / 1001, 30])
+@pytest.mark.parametrize("fps", [24000 / 1001, *(pytest.param(fps, marks=pytest.mark.soak) for fps in (16, 30))])
 def test_windows_never_cross_a_cut(video, make_clip, folder, fps):
     path = two_scenes(make_clip, cut=23, count=60, fps=fps)
     assert video.cuts(path, threshold=27.0, duration_s=60 / fps) == pytest.approx([23 / fps], abs=1e-4)

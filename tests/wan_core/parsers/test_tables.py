@@ -67,13 +67,13 @@ def shared_text(size: int, rows: int) -> Any:
 
 
 def test_a_text_in_a_thousand_rows_is_measured_and_never_copied(tmp_path: Path) -> None:
-    """The file of 2,603 bytes that took 4.3 GB and a minute in the server."""
-    columns = {"file": [f"{n}.mp4" for n in range(1000)], "caption": shared_text(60_000_000, 1000)}
+    """Like the file of 2,603 bytes that took 4.3 GB and a minute in the server: copied, this one takes 10 GB."""
+    columns = {"file": [f"{n}.mp4" for n in range(1000)], "caption": shared_text(10_000_000, 1000)}
     path = parquet(tmp_path / "bomb.parquet", columns, compression="zstd", write_statistics=False)
     assert path.stat().st_size < 20_000
     with Tables() as table:
         assert table.open(path) == ("file", "caption")
-        assert list(table.rows(["file", "caption"])) == ["holds a text of 58593 KiB; a caption is one paragraph"] * 1000
+        assert list(table.rows(["file", "caption"])) == ["holds a text of 9765 KiB; a caption is one paragraph"] * 1000
 
 
 @pytest.mark.soak
@@ -93,7 +93,7 @@ def test_what_takes_more_memory_than_the_child_has_is_one_sentence(tmp_path: Pat
 LISTS: tuple[tuple[Callable[..., Path], str], ...] = ((parquet, ".parquet"), (arrow, ".arrow"), (stream, ".arrow"))
 
 
-@pytest.mark.parametrize(("write", "suffix"), LISTS)
+@pytest.mark.parametrize(("write", "suffix"), [LISTS[0], pytest.param(*LISTS[1], marks=pytest.mark.soak), LISTS[2]])
 def test_cells_are_those_of_the_table(tmp_path: Path, write: Callable[..., Path], suffix: str) -> None:
     several = [["one", "two"], [], None]
     path = write(tmp_path / f"x{suffix}", {**ROWS, "image": PICTURES, "several": several})
@@ -246,7 +246,7 @@ def check_damages(tmp_path: Path, write: Callable[..., Path], suffix: str, count
     return refused, read
 
 
-@pytest.mark.parametrize(("write", "suffix"), LISTS)
+@pytest.mark.parametrize(("write", "suffix"), LISTS[::2])
 def test_damage_is_a_sentence_or_a_table(tmp_path: Path, write: Callable[..., Path], suffix: str) -> None:
     refused, read = check_damages(tmp_path, write, suffix, 40)
     assert refused + read == 40

@@ -120,9 +120,9 @@ def many_titles(text: str) -> dict[str, Any]:
 
 
 COSTS = (
-    Cost(without_secrets, "https://", (*SIGNS, *WORDS), "!"),
-    Cost(without_secrets, "wandb token", SIGNS, "\n"),
-    Cost(without_secrets, "basic https://h/?", ("A", "a=%41&", "%25")),
+    Cost(without_secrets, "https://", (*SIGNS, *WORDS), "!", size=100),
+    Cost(without_secrets, "wandb token", SIGNS, "\n", size=100),
+    Cost(without_secrets, "basic https://h/?", ("A", "a=%41&", "%25"), size=100),
     Cost(announces_a_secret, "", (*SIGNS, *WORDS, *MAKERS)),
     Cost(keys_of_a_lora, "", NAMES, "!"),
     Cost(keys_of_a_lora, "blocks.0.ffn.0", NAMES, ".alpha"),

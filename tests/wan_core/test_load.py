@@ -338,7 +338,7 @@ def write_big(file: Path) -> None:
 
 LOADS = [
     ("shards", "quantized"),
-    ("fp8.safetensors", "as in file"),
+    pytest.param("fp8.safetensors", "as in file", marks=pytest.mark.soak),
     pytest.param("q8.gguf", "bf16", marks=pytest.mark.soak),
     pytest.param("fp32.safetensors", "bf16", marks=pytest.mark.soak),
     pytest.param("fp32.safetensors", "as in file", marks=pytest.mark.soak),

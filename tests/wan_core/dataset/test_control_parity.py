@@ -169,6 +169,8 @@ def test_clip_vision_sees_the_whole_picture_squeezed_as_transformers_would(their
     assert float((theirs["clip_vision"] - torch.tensor(np.asarray(cropped))).abs().max()) > 10 * step
 
 
+@pytest.mark.soak  # what CI holds to ComfyUI's node; diffusers takes three seconds to import
+@pytest.mark.lasts(4)
 def test_vace_equals_the_diffusers_pipeline() -> None:
     from diffusers import FlowMatchEulerDiscreteScheduler, WanVACEPipeline
 

@@ -90,13 +90,15 @@ def test_mask_and_given_frames_equal_diffusers(pixels, task: str, image_dim: int
 
 
 def test_image_tokens_are_of_the_first_frame_and_then_the_last(pixels):
-    codec = DiffusersCodec(tiny_vae(WAN21_LATENTS), WAN21_LATENTS)
+    codec = Zeros()
     one = condition_of(pixels, kind_of("i2v", TINY_I2V_21), codec, FirstPixels())["image_tokens"]
     both = condition_of(pixels, kind_of("flf2v", TINY_FLF2V), codec, FirstPixels())["image_tokens"]
     assert torch.equal(one[0], pixels[0].flatten()[:1280])
     assert torch.equal(both[::257], torch.stack([pixels[0].flatten()[:1280], pixels[-1].flatten()[:1280]]))
 
 
+@pytest.mark.soak  # CI holds it to numbers by hand: train/test_conditioned.py; diffusers takes seconds to import
+@pytest.mark.lasts(4)
 def test_the_first_frame_of_ti2v_equals_diffusers(pixels):
     pipe = pipeline(WAN22_LATENTS)
     codec = DiffusersCodec(pipe.vae, WAN22_LATENTS)
@@ -114,6 +116,18 @@ def test_the_first_frame_of_ti2v_equals_diffusers(pixels):
     torch.testing.assert_close(rows.flatten(), per_token)
     assert ours.trained is not None
     assert ours.trained[0, 0, :, 0, 0].tolist() == mask[0, 0, :, 0, 0].tolist()
+
+
+class Zeros:
+    """A VAE whose latents say nothing."""
+
+    identity, space = "zeros", WAN21_LATENTS
+
+    def encode(self, pixels: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(16, (len(pixels) + 3) // 4, HEIGHT // 8, WIDTH // 8)
+
+    def decode(self, latent: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError
 
 
 class FirstPixels:

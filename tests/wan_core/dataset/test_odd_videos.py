@@ -77,7 +77,7 @@ KINDS: dict[str, tuple[Any, Used | DamagedInside | str]] = {
     "odd_size.mkv": (clip(grey(20, 65, 49), codec="ffv1", pix_fmt="bgr0"), Used(65, 49)),
     "wide.mp4": (clip(grey(20, 2048, 16)), Used(2048, 16)),
     "tall.mkv": (clip(grey(20, 16, 2048)), Used(16, 2048)),
-    "enormous.mp4": (enormous, Used(8192, 4320, 32, (16, 16, 16, 16, 16, 16))),
+    "enormous.mp4": (enormous, Used(8192, 4320, 16, (16, 16, 16, 16, 16, 16))),
     "turned_90.mp4": (clip(rotation=90), Used(48, 64)),
     "turned_180.mp4": (clip(rotation=180), PLAIN),
     "turned_270.mp4": (clip(rotation=-90), Used(48, 64)),

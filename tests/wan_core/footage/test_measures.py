@@ -100,7 +100,7 @@ def test_blur_has_its_width() -> None:
     assert shot.blur_px == pytest.approx(clip.about["sigma"], rel=0.35)
 
 
-@pytest.mark.parametrize("kind", ["pan", "grain"])
+@pytest.mark.parametrize("kind", [pytest.param("pan", marks=pytest.mark.soak), "grain"])
 def test_stillness_at_start_and_end_is_timed(kind: str) -> None:
     started, begins = planted("still start", kind)
     ended, ends = planted("still end", kind)

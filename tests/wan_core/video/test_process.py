@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.support.pyavs import INSTALLED
 from wan_core.errors import DatasetError, Stopped, WanTrainerError
 from wan_core.video import VideoProcess
 
@@ -120,7 +121,7 @@ def test_the_child_dies_with_its_parent(make_clip, tmp_path, busy):
     assert wait_until(lambda: not is_running(pid))
 
 
-@pytest.mark.lasts(1)
+@pytest.mark.lasts(0.5)
 def test_children_in_a_row_leave_no_threads(make_clip):
     path = make_clip("a.mp4")
     before = threading.active_count()
@@ -140,14 +141,14 @@ def test_the_child_never_loads_torch(make_clip):
     subprocess.run([sys.executable, "-c", code], check=True, cwd=root)
 
 
-def test_a_write_that_cannot_succeed_names_the_file(tmp_path):
-    with VideoProcess() as video:
-        target = tmp_path / "folder.mp4"
-        target.mkdir()
-        with pytest.raises(WanTrainerError, match=r"folder\.mp4"):
-            video.write(target, np.zeros((2, 16, 16, 3), np.uint8), 16)
-        with pytest.raises(WanTrainerError, match=r"x\.mp4"):
-            video.write(tmp_path / "missing" / "x.mp4", np.zeros((2, 16, 16, 3), np.uint8), 16)
+def test_a_write_that_cannot_succeed_names_the_file(tmp_path, child_on):
+    video = child_on(INSTALLED)
+    target = tmp_path / "folder.mp4"
+    target.mkdir()
+    with pytest.raises(WanTrainerError, match=r"folder\.mp4"):
+        video.write(target, np.zeros((2, 16, 16, 3), np.uint8), 16)
+    with pytest.raises(WanTrainerError, match=r"x\.mp4"):
+        video.write(tmp_path / "missing" / "x.mp4", np.zeros((2, 16, 16, 3), np.uint8), 16)
 
 
 @pytest.mark.lasts(1)

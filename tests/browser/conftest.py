@@ -358,6 +358,17 @@ def frontend(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+shipped_in_ci = pytest.mark.parametrize(
+    "frontend", ["shipped", pytest.param(OTHER_FRONTEND, marks=pytest.mark.soak)], indirect=True
+)
+"""for what our own code decides in elements of its own: CI asks one frontend, the soak both"""
+
+newer_in_ci = pytest.mark.parametrize(
+    "frontend", [pytest.param("shipped", marks=pytest.mark.soak), OTHER_FRONTEND], indirect=True
+)
+"""the same, on the other one: each of two processes has as much to do"""
+
+
 @pytest.fixture(scope="session")
 def canvas_server(
     frontend: str, comfy_base: Callable[..., Path], comfyui_tree: Path, preforked: PreforkedEngine | None

@@ -13,7 +13,7 @@ import pytest
 from comfy_server import ComfyServer
 from world import MODEL
 
-from tests.browser.conftest import Pages, shows
+from tests.browser.conftest import Pages, newer_in_ci, shipped_in_ci, shows
 from tests.browser.test_cards import PICTURES, card, queue, values
 from tests.browser.test_panel import serious
 
@@ -75,6 +75,7 @@ def marked_with_the_mouse(canvas: Any, field: Any) -> str:
     return canvas.script(MARKED)
 
 
+@shipped_in_ci
 def test_captions_are_edited_on_the_contact_sheet(pages: Pages, frontend: str, folder: Path) -> None:
     """Vue nodes on the one frontend, LiteGraph nodes on the other."""
     names = [path.stem for path in sorted(folder.glob("*.mp4"))]
@@ -158,7 +159,8 @@ CHOSEN_NOW = """name => document.querySelector(".wan-editor strong").textContent
 
 OPENS = """name => {
   [...document.querySelectorAll(".wan-sheet button")].find(one => one.textContent.includes(name)).click();
-  return [...document.querySelectorAll(".wan-editor button")].filter(one => one.offsetParent).map(one => one.textContent);
+  const buttons = [...document.querySelectorAll(".wan-editor button")];
+  return buttons.filter(one => one.offsetParent).map(one => one.textContent);
 }"""
 """opens a clip; returns the buttons that are there before the server has answered"""
 
@@ -177,6 +179,7 @@ def settled(canvas: Any, folder: Path, wanted: dict[str, Any]) -> None:
     assert choices(folder) == wanted
 
 
+@shipped_in_ci
 def test_clips_are_excluded_cut_and_cropped_on_the_contact_sheet(pages: Pages, frontend: str, folder: Path) -> None:
     """LiteGraph nodes on the one frontend, Vue nodes on the other: the other way round than captions."""
     names = [path.name for path in sorted(folder.glob("*.mp4"))]
@@ -250,6 +253,7 @@ CHOSEN = """before => window.app.graph._nodes.flatMap(node => node.widgets ?? []
   widget => /^dropped_/.test(widget.value) && widget.value !== before)"""
 
 
+@newer_in_ci
 def test_clips_dropped_on_the_node_lie_in_a_new_folder_that_it_reads(pages: Pages, frontend: str) -> None:
     canvas = pages.take(vue=frontend != "shipped")
     base = Path(canvas.server.base) / "input"

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 from comfy_server import ComfyServer
-from environment import OTHER_FRONTEND
 from world import MODEL
 
-from tests.browser.conftest import Pages, shows
+from tests.browser.conftest import Pages, shipped_in_ci, shows
 from tests.browser.test_panel import HOSTILE, serious
 
 pytestmark = pytest.mark.browser
@@ -152,7 +151,7 @@ def facts_of_strangers() -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("frontend", ["shipped", pytest.param(OTHER_FRONTEND, marks=pytest.mark.soak)], indirect=True)
+@shipped_in_ci
 def test_cards_say_what_is_known_before_and_after_a_queue_and_a_reload_and_never_markup(
     pages: Pages, folder: Path
 ) -> None:
@@ -227,7 +226,7 @@ def test_cards_say_what_is_known_before_and_after_a_queue_and_a_reload_and_never
     assert strangers(canvas) == [0, 0, "nothing ran"]
 
 
-@pytest.mark.parametrize("frontend", ["shipped", pytest.param(OTHER_FRONTEND, marks=pytest.mark.soak)], indirect=True)
+@shipped_in_ci
 def test_files_without_a_caption_are_marked_and_the_buttons_say_what_becomes_of_them(
     pages: Pages, folder: Path
 ) -> None:
@@ -264,6 +263,7 @@ def test_files_without_a_caption_are_marked_and_the_buttons_say_what_becomes_of_
     assert canvas.our_problems == []
 
 
+@shipped_in_ci
 def test_validate_video_takes_a_run_or_a_model_where_there_is_none(pages: Pages) -> None:
     """At the same socket, also once the graph was saved and opened; and nothing else goes there."""
     canvas, taken = pages.take(vue=False), {}

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 from clips import place_clips
-from environment import OTHER_FRONTEND
 from world import VAE
 
-from tests.browser.conftest import Pages, shows, tiny_canvas
+from tests.browser.conftest import Pages, newer_in_ci, shows, tiny_canvas
 
 pytestmark = pytest.mark.browser
 
@@ -28,9 +27,6 @@ RED = """type => {
   return r > 1.4 * g && r > 1.4 * b;
 }"""
 ways = pytest.mark.parametrize("vue", [False, pytest.param(True, marks=pytest.mark.soak)])
-fronts = pytest.mark.parametrize(
-    "frontend", [pytest.param("shipped", marks=pytest.mark.soak), OTHER_FRONTEND], indirect=True
-)
 
 
 def broken(canvas: Any, count: int) -> None:
@@ -39,7 +35,7 @@ def broken(canvas: Any, count: int) -> None:
     canvas.drawn(400)
 
 
-@fronts
+@newer_in_ci
 @ways
 def test_a_scan_that_fails_is_said_on_the_dataset_and_its_old_pictures_go(
     pages: Pages, canvas_server: Any, workflows: dict[str, Any], vue: bool
@@ -85,7 +81,7 @@ def test_a_scan_that_fails_is_said_on_the_dataset_and_its_old_pictures_go(
     assert [said for said in canvas.our_problems if "PromptExecutionError" not in said] == []
 
 
-@fronts
+@newer_in_ci
 @ways
 def test_a_model_that_is_refused_is_said_on_its_loader_until_something_runs(
     pages: Pages, canvas_server: Any, workflows: dict[str, Any], vue: bool

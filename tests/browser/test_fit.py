@@ -7,9 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from environment import OTHER_FRONTEND
 
-from tests.browser.conftest import Pages, shows, tiny_canvas
+from tests.browser.conftest import Pages, shipped_in_ci, shows, tiny_canvas
 from tests.browser.test_panel import serious
 from tests.support.headers import write_empty_model
 
@@ -18,7 +17,7 @@ pytestmark = pytest.mark.browser
 BAR = ".wan-panel .wan-fit"
 
 
-@pytest.mark.parametrize("frontend", ["shipped", pytest.param(OTHER_FRONTEND, marks=pytest.mark.soak)], indirect=True)
+@shipped_in_ci
 def test_what_does_not_fit_is_red_before_it_is_queued_and_fits_after_a_click(
     pages: Pages, workflows: dict[str, Any], card_of: Callable[[float], None], frontend: str
 ) -> None:

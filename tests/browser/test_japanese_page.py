@@ -14,9 +14,9 @@ from typing import Any
 
 import make_locales
 import pytest
-from environment import CACHE, OTHER_FRONTEND
+from environment import CACHE
 
-from tests.browser.conftest import Canvas
+from tests.browser.conftest import Canvas, shipped_in_ci
 
 pytestmark = pytest.mark.browser
 
@@ -95,7 +95,7 @@ def kinds(prompt: dict[str, Any]) -> list[str]:
     return sorted(body["class_type"] for body in prompt.values())
 
 
-@pytest.mark.parametrize("frontend", ["shipped", pytest.param(OTHER_FRONTEND, marks=pytest.mark.soak)], indirect=True)
+@shipped_in_ci
 def test_workflows_of_ours_open_where_another_pack_has_our_ids(japanese: Canvas, workflows: dict[str, Any]) -> None:
     japanese.page.get_by_text("VideoX-Fun").first.wait_for()
     shipped = workflows["01_wan21_t2v_1.3B_clips"]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from environment import CACHE, OTHER_FRONTEND
 
-from tests.browser.conftest import PATIENCE_MS, Canvas, Pages, shows, tiny_canvas
+from tests.browser.conftest import PATIENCE_MS, Canvas, Pages, newer_in_ci, shipped_in_ci, shows, tiny_canvas
 from tests.browser.runs_on_page import Runs, whole_run
 
 pytestmark = pytest.mark.browser
@@ -20,11 +20,6 @@ PANEL = 'window.app.graph._nodes.find(n => n.type === "TrainLoRA").wanTrainerPan
 AXE = CACHE / "node" / "node_modules" / "axe-core" / "axe.min.js"
 # The button of the sidebar tab, as the shipped and as the newer frontend mark it.
 TAB = ".wan-trainer-runs-tab-button, [data-testid=wan-trainer-runs-tab-button]"
-
-one_frontend = pytest.mark.parametrize(
-    "frontend", ["shipped", pytest.param(OTHER_FRONTEND, marks=pytest.mark.soak)], indirect=True
-)
-"""for what our own code decides in elements of its own: CI asks one frontend, the soak both"""
 
 NOTE = """() => {
   const note = window.app.graph._nodes.find(n => n.type === "MarkdownNote");
@@ -146,6 +141,7 @@ def serious(canvas: Any, selector: str) -> list[str]:
     ]
 
 
+@newer_in_ci
 def test_the_suggested_step_is_marked_and_can_be_made_the_runs_lora(
     shared: Canvas, smoke: dict[str, Any], shared_runs: Runs
 ) -> None:
@@ -200,6 +196,7 @@ def test_the_suggested_step_is_marked_and_can_be_made_the_runs_lora(
     canvas.page.wait_for_function(f"most => ({high})() <= most", arg=opened - 100)
 
 
+@shipped_in_ci
 def test_a_graph_that_is_left_asks_for_nothing_more(shared: Canvas, smoke: dict[str, Any], shared_runs: Runs) -> None:
     shared_runs.add("smoke_test", whole_run(64, 150, 10), state="done")
     shared.load(smoke)
@@ -339,7 +336,7 @@ def spanish(canvas_server: Any) -> Iterator[None]:
 
 
 # The shipped frontend is Japanese in test_japanese_page.py.
-@pytest.mark.parametrize("frontend", [pytest.param("shipped", marks=pytest.mark.soak), OTHER_FRONTEND], indirect=True)
+@newer_in_ci
 @pytest.mark.usefixtures("spanish")  # first: the page asks for its language once
 def test_the_page_speaks_its_language_and_follows_its_settings(canvas: Any, smoke: dict[str, Any]) -> None:
     """And says in it what a run is refused for, in the panel of the node."""
@@ -403,7 +400,7 @@ def test_the_page_speaks_its_language_and_follows_its_settings(canvas: Any, smok
     assert canvas.our_problems == []
 
 
-@one_frontend
+@shipped_in_ci
 def test_a_storm_of_events_is_one_draw_a_frame(shared: Canvas, smoke: dict[str, Any], shared_runs: Runs) -> None:
     """Which messages a panel draws, and when, is decided by our own code: one frontend is enough."""
     shared.load(smoke)
@@ -418,7 +415,7 @@ def test_a_storm_of_events_is_one_draw_a_frame(shared: Canvas, smoke: dict[str, 
     assert len(asked) <= 40, f"{len(asked)} requests"
 
 
-@one_frontend
+@shipped_in_ci
 def test_texts_of_strangers_stay_texts(shared: Canvas, smoke: dict[str, Any], shared_runs: Runs) -> None:
     """Every string of every answer and message is markup; nothing runs and no element of its own appears."""
     texts = itertools.cycle(HOSTILE)
@@ -477,7 +474,7 @@ def test_texts_of_strangers_stay_texts(shared: Canvas, smoke: dict[str, Any], sh
     shows(shared.page.locator(".wan-runs"), HOSTILE[0])
 
 
-@one_frontend
+@shipped_in_ci
 def test_the_tab_compares_opens_copies_resumes_and_asks_before_it_deletes(canvas: Any, smoke: dict[str, Any]) -> None:
     runs = made_up_runs(canvas)
     runs.add("halfway", whole_run(40, 90, 20), reason="Cancel was pressed")
@@ -579,6 +576,7 @@ END_BEFORE_A_FRAME = """button => {
 }"""
 
 
+@newer_in_ci
 def test_an_empty_tab_says_what_will_stand_there_and_how_to_begin(shared: Canvas) -> None:
     """Also after it was read again; and the button of cached clips is there where some are."""
     page = shared.page
@@ -610,7 +608,7 @@ def test_an_empty_tab_says_what_will_stand_there_and_how_to_begin(shared: Canvas
     runs.leave(page)
 
 
-@one_frontend
+@shipped_in_ci
 def test_two_thousand_runs_are_found_compared_and_saved_with_keys_alone(shared: Canvas) -> None:
     """The frontend gives the tab an empty element, all in it is ours: one is enough."""
     page = shared.page

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from environment import OTHER_FRONTEND
 
-from tests.browser.conftest import PATIENCE_MS, Canvas, Pages, tiny_canvas
+from tests.browser.conftest import PATIENCE_MS, Canvas, Pages, newer_in_ci, tiny_canvas
 from tests.browser.test_panel import TAB
 from tests.support.preforked import PreforkedEngine
 
@@ -114,7 +113,7 @@ def ended(canvas: Any) -> None:
 # The shipped frontend trains in test_train_on_canvas.py.
 @pytest.mark.usefixtures("slow_engine")
 @pytest.mark.parametrize("restarts", [False, pytest.param(True, marks=pytest.mark.soak)], ids=["", "restart"])
-@pytest.mark.parametrize("frontend", [pytest.param("shipped", marks=pytest.mark.soak), OTHER_FRONTEND], indirect=True)
+@newer_in_ci
 def test_a_run_is_stopped_reloaded_resumed_and_watched_by_a_page_of_each_kind(
     both: tuple[Canvas, Canvas], workflows: dict[str, Any], restarts: bool
 ) -> None:

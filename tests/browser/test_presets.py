@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from comfy_server import ComfyServer
 
-from tests.browser.conftest import PATIENCE_MS, Pages, shows, tiny_canvas
+from tests.browser.conftest import PATIENCE_MS, Pages, shipped_in_ci, shows, tiny_canvas
 from tests.browser.test_panel import serious
 
 pytestmark = pytest.mark.browser
@@ -40,6 +40,7 @@ def values(canvas: Any) -> dict[str, Any]:
     return {name: both[name] for name in FILLED}
 
 
+@shipped_in_ci
 def test_a_preset_fills_the_nodes_and_is_undone(
     pages: Pages, workflows: dict[str, Any], card_of_16_gib: ComfyServer, frontend: str
 ) -> None:

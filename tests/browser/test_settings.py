@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.browser.conftest import Pages, shows
+from tests.browser.conftest import Pages, shipped_in_ci, shows
 from tests.browser.test_panel import serious
 
 pytestmark = pytest.mark.browser
@@ -32,6 +32,7 @@ def sees(canvas: Any, *names: str) -> None:
     canvas.page.wait_for_function(f"names => ({SEEN})().join() === names", arg=",".join(names))
 
 
+@shipped_in_ci
 def test_settings_are_found_by_search_and_group_and_changes_are_marked(pages: Pages, frontend: str) -> None:
     """On the newer frontend with the nodes it draws itself."""
     canvas = pages.take(vue=frontend != "shipped")

@@ -6,9 +6,8 @@ import re
 from typing import Any
 
 import pytest
-from environment import OTHER_FRONTEND
 
-from tests.browser.conftest import Pages, shows, tiny_canvas
+from tests.browser.conftest import Pages, shipped_in_ci, shows, tiny_canvas
 from tests.browser.test_panel import serious
 
 pytestmark = pytest.mark.browser
@@ -33,7 +32,7 @@ STEPS = 120
 """enough that a fast machine, too, tells some of them: messages about steps come at most four a second"""
 
 
-@pytest.mark.parametrize("frontend", ["shipped", pytest.param(OTHER_FRONTEND, marks=pytest.mark.soak)], indirect=True)
+@shipped_in_ci
 def test_run_trains_and_the_preview_plays_and_run_again_trains_nothing(pages: Pages, workflows: dict[str, Any]) -> None:
     """In CI on the frontend that ComfyUI ships; on the newer one test_panel_trains.py trains there, and the soak."""
     canvas = pages.take(vue=False)

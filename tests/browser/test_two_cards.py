@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from environment import OTHER_FRONTEND
 
-from tests.browser.conftest import Pages, shows
+from tests.browser.conftest import Pages, shipped_in_ci, shows
 from tests.browser.grown import GIB, OUTPUTS, REASON, TELL, TOO_LARGE, TWO_CARDS
 from tests.browser.test_panel import serious
 from tests.nodes.route_server import step_done, write_run
@@ -51,7 +50,7 @@ def said(canvas: Any, stage: str) -> None:
     canvas.script("d => window.app.api.dispatchEvent(new CustomEvent('wan_trainer.status', {detail: d}))", detail)
 
 
-@pytest.mark.parametrize("frontend", ["shipped", pytest.param(OTHER_FRONTEND, marks=pytest.mark.soak)], indirect=True)
+@shipped_in_ci
 def test_template_06_draws_when_both_cards_work_and_the_panel_shows_the_devices_of_all_ranks(
     pages: Pages, workflows: dict[str, Any], frontend: str
 ) -> None:

@@ -130,6 +130,7 @@ def test_while_rendering_a_preview(comfy: ComfyServer) -> None:
     assert_nothing_runs(comfy)
 
 
+@pytest.mark.soak  # as while a preview is rendered
 def test_while_validating(comfy: ComfyServer) -> None:
     graph = training_graph("validated")
     comfy.run(graph)
@@ -145,6 +146,7 @@ def test_while_validating(comfy: ComfyServer) -> None:
     assert SaveStore(folder_of(comfy, "validated")).latest() is not None
 
 
+@pytest.mark.soak
 def test_cancelling_another_queue_entry_leaves_training_alone(comfy: ComfyServer) -> None:
     training = comfy.queue(training_graph("unharmed", steps=6))
     waiting = comfy.queue(training_graph("unharmed_too", steps=6))

@@ -148,10 +148,10 @@ def assert_lives(outcome: Outcome, where: str) -> None:
 
 
 def test_no_text_ends_the_queue_or_forges_the_log(queue: Executor, pack_nodes: dict[str, Any]) -> None:
-    """Each input takes a third of the texts, its neighbours in the list the others."""
+    """Each input takes a sixth of the texts, its neighbours in the list the others."""
     inputs = typed_inputs(pack_nodes)
     for number, (kind, name) in enumerate(inputs):
-        for text in BROKEN[number % 3 :: 3]:
+        for text in BROKEN[number % 6 :: 6]:
             outcome = queue.run(kind, {**usual(kind), name: text})
             assert_lives(outcome, f"{kind}.{name} {text!a}")
             if text in SURROGATES:

@@ -28,12 +28,12 @@ WRITERS: dict[str, Callable[[Path, dict[str, torch.Tensor]], object]] = {
     "w4a8_int8": partial(write_codes, group=64),
     "Q4_0": partial(write_gguf, kind="Q4_0"),
 }
-LONG = ("fp8", "int8_convrot", "mxfp8", "int8", "convrot_w4a4", "w4a8_int8", "Q4_0")
-"""They take the way of those above; what they unpack to stands in tests/wan_core/checkpoint. The tiny model's rows are
-too short for a block of GGUF's K kinds, 256 values."""
+LONG = (MADE_HERE, "fp8", "int8_convrot", "mxfp8", "int8", "convrot_w4a4", "w4a8_int8", "Q4_0")
+"""They take the way of Q8_0; what they unpack to stands in tests/wan_core/checkpoint, and test_queue.py trains on int8
+made here. The tiny model's rows are too short for a block of GGUF's K kinds, 256 values."""
 
 
-@pytest.fixture(params=[MADE_HERE, *(pytest.param(k, marks=[pytest.mark.soak] * (k in LONG)) for k in WRITERS)])
+@pytest.fixture(params=[pytest.param(k, marks=[pytest.mark.soak] * (k in LONG)) for k in (MADE_HERE, *WRITERS)])
 def base(request: pytest.FixtureRequest, comfy: ComfyServer) -> Iterator[str]:
     """The file of a kind of base, which lies among the server's models while the test runs."""
     folder, kind = comfy.base / "models" / "diffusion_models", str(request.param)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 from torch import Tensor
 
@@ -14,17 +17,36 @@ from wan_core.model import WanTransformer
 from wan_core.precision import QuantizedLinear
 
 ONE = "blocks.0.ffn.0"
-FORMATS: dict[str, Callable[[Path], dict[str, Tensor]]] = {
-    "int8, a scale in all": lambda path: write_int8(path, WHOLE, rows=False),
-    "int8, a scale per row": lambda path: write_int8(path, WHOLE),
-    "int8 convrot 64": lambda path: write_int8(path, WHOLE, group=64),
-    "int8 convrot 256": lambda path: write_int8(path, WHOLE, group=256),
-    "convrot_w4a4": lambda path: write_int8(path, WHOLE, group=256, bits=4),
-    "convrot codes of levels": lambda path: write_codes(path, WHOLE),
-    "convrot codes": lambda path: write_codes(path, WHOLE, levels=False),
-    "convrot codes of 6 bits": lambda path: write_codes(path, WHOLE, bits=6),
-    "mxfp8": lambda path: write_mxfp8(path, WHOLE),
-    "mxfp8, scales as bytes": lambda path: write_mxfp8(path, WHOLE, as_bytes=True),
+Written = Callable[[Path], dict[str, Tensor]]
+
+
+def once(write: Callable[..., dict[str, Tensor]], **how: Any) -> Written:
+    """A function that writes a file, which is made once for all tests of a process."""
+
+    @functools.cache
+    def made() -> tuple[bytes, dict[str, Tensor]]:
+        with TemporaryDirectory() as folder:
+            values = write(Path(folder) / "wan.safetensors", WHOLE, **how)
+            return (Path(folder) / "wan.safetensors").read_bytes(), values
+
+    def written(path: Path) -> dict[str, Tensor]:
+        path.write_bytes(made()[0])
+        return made()[1]
+
+    return written
+
+
+FORMATS: dict[str, Written] = {
+    "int8, a scale in all": once(write_int8, rows=False),
+    "int8, a scale per row": once(write_int8),
+    "int8 convrot 64": once(write_int8, group=64),
+    "int8 convrot 256": once(write_int8, group=256),
+    "convrot_w4a4": once(write_int8, group=256, bits=4),
+    "convrot codes of levels": once(write_codes),
+    "convrot codes": once(write_codes, levels=False),
+    "convrot codes of 6 bits": once(write_codes, bits=6),
+    "mxfp8": once(write_mxfp8),
+    "mxfp8, scales as bytes": once(write_mxfp8, as_bytes=True),
 }
 
 

@@ -145,7 +145,15 @@ RUNS = {
         context=((2, 4, 6), (1, 2, 4)),
     ),
     "two cards, fp8, everything": Run(
-        FP8, 2, train={"blocks_to_swap": 4, "offload_activations": "on", "offload_optimizer": True}
+        FP8,
+        2,
+        train={
+            "blocks_to_swap": 4,
+            "offload_activations": "on",
+            "offload_optimizer": True,
+            "checkpointing_policy": "custom",
+            "checkpointing_names_offloaded": ("attn_output",),
+        },
     ),
 }
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.support.audits import BF16_PLAN as PLAN
-from tests.support.audits import audit, audit_of
+from tests.support.audits import audit_of
 from tests.support.tiny_run import TINY, TinyRun, make_run
 from wan_core.audit import REPORT_FILE, AuditConfig, AuditReport, read_report
 from wan_core.audit.candidates import candidates
@@ -18,6 +18,12 @@ from wan_core.precision import SWITCHES, PrecisionPolicy
 
 BF16, FP32 = torch.bfloat16, torch.float32
 DEEPER = WanShape(dim=128, ffn_dim=256, num_heads=1, num_layers=6)
+
+ROWS = (
+    *((kind, part) for kind in ("change", "alone") for part in ("residual", "rope")),
+    *(("alone", "head"), ("preset", "balanced"), ("preset", "fast"), ("floor", "reference again")),
+)
+"""a server measures every row: tests/nodes/test_precision_audit.py"""
 
 pytestmark = pytest.mark.lasts(0.7)
 
@@ -29,7 +35,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> TinyRun:
 
 @pytest.fixture(scope="module")
 def report(run: TinyRun) -> AuditReport:
-    audit(run, AuditConfig(timesteps=2, alone=True))
+    audit_of(run, ROWS, AuditConfig(timesteps=2, alone=True))
     return read_report(run.directory)
 
 
@@ -80,6 +86,7 @@ def test_the_ranking_has_the_residual_far_above_the_rope_product(report: AuditRe
 def test_the_ranking_falls(report: AuditReport) -> None:
     for kind in ("change", "alone"):
         found = [row.output_error or 0.0 for row in report.ranked(kind)]
+        assert len(found) > 2
         assert found == sorted(found, reverse=True)
 
 

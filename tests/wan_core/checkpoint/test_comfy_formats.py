@@ -147,17 +147,23 @@ def test_scales_of_integers_in_every_shape(tmp_path: Path, shape: tuple[int, ...
 # ---- how a file says it -------------------------------------------------------------------------
 
 
+WORDS: dict[str, dict[str, Any]] = {
+    "with more": {"format": "int8_tensorwise", "convrot": True, "convrot_groupsize": 64, "per_row": True},
+    "in params": {"format": "int8_tensorwise", "params": {"convrot": True, "convrot_groupsize": 64}},
+    "both": {"format": "int8_tensorwise", "convrot": True, "params": {"convrot": False, "convrot_groupsize": 64}},
+}
+
+
 @pytest.mark.parametrize(
-    "words",
+    ("where", "how"),
     [
-        {"format": "int8_tensorwise", "convrot": True, "convrot_groupsize": 64, "per_row": True},
-        {"format": "int8_tensorwise", "params": {"convrot": True, "convrot_groupsize": 64}},
-        {"format": "int8_tensorwise", "convrot": True, "params": {"convrot": False, "convrot_groupsize": 64}},
+        pytest.param(where, how, marks=[] if where == "tensors" or how == "both" else pytest.mark.soak)
+        for where in ("tensors", "metadata", "metadata of diffusers", "metadata with a prefix")
+        for how in WORDS
     ],
-    ids=["with more", "in params", "both"],
 )
-@pytest.mark.parametrize("where", ["tensors", "metadata", "metadata of diffusers", "metadata with a prefix"])
-def test_a_rotation_is_found_wherever_it_is_said(tmp_path: Path, words: dict[str, Any], where: str) -> None:
+def test_a_rotation_is_found_wherever_it_is_said(tmp_path: Path, where: str, how: str) -> None:
+    words = WORDS[how]
     write_int8(tmp_path / "wan.safetensors", WHOLE, group=64)
     wanted = load(tmp_path, "fp32").get_parameter(f"{ONE}.weight").data
     stored = {k: v for k, v in load_file(tmp_path / "wan.safetensors").items() if not k.endswith("comfy_quant")}
@@ -275,8 +281,11 @@ def found_of(model: WanTransformer) -> dict[str, list[float]]:
 
 # ---- packed -------------------------------------------------------------------------------------
 
+IN_CI = ("int8, a scale per row", "int8 convrot 64", "convrot_w4a4", "convrot codes of levels", "mxfp8")
+FORMS = [form if form in IN_CI else pytest.param(form, marks=pytest.mark.soak) for form in FORMATS]
 
-@pytest.mark.parametrize("form", FORMATS)
+
+@pytest.mark.parametrize("form", FORMS)
 def test_linears_of_the_blocks_stay_packed_and_compute_as_the_unpacked_ones(tmp_path: Path, form: str) -> None:
     FORMATS[form](tmp_path / "wan.safetensors")
     stored, plain = load_file(tmp_path / "wan.safetensors"), load(tmp_path, "bf16")
@@ -312,7 +321,7 @@ def test_linears_of_the_blocks_stay_packed_and_compute_as_the_unpacked_ones(tmp_
         assert torch.equal(inputs[0].grad, inputs[1].grad)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", FORMS)
 def test_what_a_dora_asks_of_a_packed_weight_is_that_of_its_values(tmp_path: Path, form: str) -> None:
     FORMATS[form](tmp_path / "wan.safetensors")
     layer, values = kept(load(tmp_path))[ONE], load(tmp_path, "fp32").get_parameter(f"{ONE}.weight").data

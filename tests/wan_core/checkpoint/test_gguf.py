@@ -60,7 +60,10 @@ def test_blocks_of_gguf_unpack_to_the_bits_of_the_package(kind: str, monkeypatch
             assert torch.equal(found, expected.to(dtype))
 
 
-@pytest.mark.parametrize("kind", PACKED)
+@pytest.mark.parametrize(
+    "kind",
+    [kind if kind in ("Q8_0", "Q5_1", "Q4_K") else pytest.param(kind, marks=pytest.mark.soak) for kind in PACKED],
+)
 def test_gguf_linears_of_the_blocks_stay_packed_and_compute_as_the_unpacked_ones(tmp_path: Path, kind: str) -> None:
     pytest.importorskip("gguf", reason="gguf is an extra")
     write_gguf(tmp_path / "wan.gguf", WHOLE, kind)

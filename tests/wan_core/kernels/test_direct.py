@@ -49,13 +49,16 @@ def test_a_call_that_was_made_before_goes_to_its_graph(monkeypatch: pytest.Monke
         return operator(*given)
 
     monkeypatch.setattr(ROTATE, "_operator", noted)
-    for tokens in (10, 12, 10, 12):
-        given = inputs(tokens)
-        torch.testing.assert_close(ROTATE(*given), ROTATE.body(*given))
-    assert ran == [10, 12], "the first call of each size"
+    from torch._inductor import config
+
     turned = inputs(10)
-    back = (*turned[:3], True)
-    torch.testing.assert_close(ROTATE(*back), ROTATE.body(*back))
+    with config.patch({"cpp.vec_isa_ok": True}):  # what the processor says of itself, without compiling a test of it
+        for tokens in (10, 12, 10, 12):
+            given = inputs(tokens)
+            torch.testing.assert_close(ROTATE(*given), ROTATE.body(*given))
+        assert ran == [10, 12], "the first call of each size"
+        back = (*turned[:3], True)
+        torch.testing.assert_close(ROTATE(*back), ROTATE.body(*back))
     assert ran == [10, 12, 10], "another number is another call"
     with Seen() as seen:
         ROTATE(*turned)

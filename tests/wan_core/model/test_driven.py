@@ -43,10 +43,18 @@ def loss(model: WanTransformer, inputs: dict[str, Tensor]) -> Tensor:
     return (made * torch.linspace(-1, 1, made.numel(), dtype=made.dtype).view_as(made)).sum()
 
 
-WATCHED = ("patch_embedding_pose.weight", "patch_embedding_mask.weight", "patch_embedding.weight")
-
-
-@pytest.mark.parametrize("inside", [*WATCHED, "blocks.0.self_attn.q.weight", "blocks.1.cross_attn.k_img.weight"])
+@pytest.mark.parametrize(
+    "inside",
+    [
+        "patch_embedding_pose.weight",
+        "patch_embedding_mask.weight",
+        "blocks.1.cross_attn.k_img.weight",
+        *(
+            pytest.param(f"{name}.weight", marks=pytest.mark.soak)
+            for name in ("patch_embedding", "blocks.0.self_attn.q")
+        ),
+    ],
+)
 def test_gradients_are_finite_differences(inside: str) -> None:
     model, inputs = wide("scail2 replaces")
     weight = model.get_parameter(inside)

@@ -107,7 +107,12 @@ class _TokenByToken(torch.nn.Module):
         return tuple(whole) if self.second else whole[0]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+IN_CI = ("first and last frame", "a timestep per frame", "control stream that begins in the route", "camera")
+
+
+@pytest.mark.parametrize(
+    "kind", [kind if kind in IN_CI else pytest.param(kind, marks=pytest.mark.soak) for kind in KINDS]
+)
 def test_tokens_carry_their_position_timestep_and_control_with_them(kind: str) -> None:
     shape = KINDS[kind]
     model, given, (passage,) = model_of(shape), inputs(shape), passages(shape, HALF)
@@ -144,7 +149,9 @@ def test_every_token_has_its_turn() -> None:
     assert counts.max() < 250
 
 
-@pytest.mark.parametrize("kind", ["text to video", "a timestep per frame", "control stream"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("text to video", marks=pytest.mark.soak), "a timestep per frame", "control stream"]
+)
 def test_checkpointing_chunks_and_a_split_change_nothing(kind: str) -> None:
     shape = KINDS[kind]
     model, given = model_of(shape), inputs(shape)

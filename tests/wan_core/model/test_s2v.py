@@ -52,24 +52,29 @@ def test_gradients_are_finite_differences() -> None:
     adapted(model).double()
     loss(model, inputs).backward()
     adapters = adapter_parameters(model)
-    checked = [name for name in adapters if "blocks.0.sound." in name or "blocks.0.ffn.2" in name]
-    assert len(checked) == 12
     with torch.no_grad():
-        for name in checked:
-            adapter = adapters[name]
-            way = torch.randn(adapter.shape, generator=torch.Generator().manual_seed(3)).double()
+        for part, count in (("blocks.0.sound.", 10), ("blocks.0.ffn.2", 2)):
+            checked = [adapter for name, adapter in adapters.items() if part in name]
+            assert len(checked) == count
+            draws = torch.Generator().manual_seed(3)
+            ways = [torch.randn(adapter.shape, generator=draws).double() for adapter in checked]
             ends = []
             for step in (1e-5, -2e-5):
-                adapter += step * way
+                for adapter, way in zip(checked, ways, strict=True):
+                    adapter += step * way
                 ends.append(float(loss(model, inputs)))
-            adapter += 1e-5 * way
-            assert adapter.grad is not None
-            slope = float((adapter.grad * way).sum())
-            assert abs(slope) > 1e-3, name
-            assert (ends[0] - ends[1]) / 2e-5 == pytest.approx(slope, rel=1e-5), name
+            slopes = []
+            for adapter, way in zip(checked, ways, strict=True):
+                adapter += 1e-5 * way
+                assert adapter.grad is not None
+                slopes.append(float((adapter.grad * way).sum()))
+            assert min(map(abs, slopes)) > 1e-3, part
+            assert (ends[0] - ends[1]) / 2e-5 == pytest.approx(sum(slopes), rel=1e-5), part
 
 
-@pytest.mark.parametrize("chunk_tokens", [0, 24, 8])  # tokens of a row, of both clips: 16
+@pytest.mark.parametrize(
+    "chunk_tokens", [0, pytest.param(24, marks=pytest.mark.soak), 8]
+)  # tokens of a row, of both clips: 16
 def test_recomputed_split_and_chunked_blocks_have_the_same_gradients(chunk_tokens: int) -> None:
     model, inputs = wide("s2v goes on")
     other, _ = wide("s2v goes on")

@@ -13,9 +13,9 @@ from tests.support import stand_in_card
 from tests.support.forked import RunScript
 from tests.wan_core.placement.test_on_a_card import NOT_FINITE, ONE_WAIT, SCRIPT
 
-RUNS = ("split tokens", "split tokens, everything")
-LONG = ("split tokens, attention kept",)
-PLANTED = {"split tokens + no wait for the other": ("read before it arrived", NOT_FINITE)}
+RUNS = ("split tokens, everything",)
+LONG = ("split tokens", "split tokens, attention kept")
+PLANTED = {"split tokens, everything + no wait for the other": ("read before it arrived", NOT_FINITE)}
 LONG_PLANTED = {
     "split tokens + nothing is held": ("freed while it was copied", ""),
     "split tokens + nothing is ready": ("began before what was computed", NOT_FINITE),

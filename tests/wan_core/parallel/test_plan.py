@@ -88,6 +88,7 @@ def test_two_cards_are_faster_than_one_by_what_the_link_leaves(monkeypatch: pyte
     assert faster[10e9] == pytest.approx(1.66, abs=0.02)
 
 
+@pytest.mark.soak
 @pytest.mark.lasts(3)
 def test_the_event_model_hides_a_part_of_the_exchange() -> None:
     card = card_of_size(32)

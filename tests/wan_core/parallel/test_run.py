@@ -66,7 +66,10 @@ def trained(run: TinyRun) -> list[float]:
     return found
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize(
+    "name",
+    ["plain", pytest.param("int8, swapped and offloaded", marks=pytest.mark.soak)],  # on cards: test_on_cards.py
+)
 def test_a_run_trains_as_on_one_device_and_goes_on_there(tmp_path: Path, name: str) -> None:
     expected = trained(made(tmp_path / "one", ONE, RUNS[name][0], 3, RUNS[name][1]))
     run = made(tmp_path / "two", TWO, RUNS[name][0], 2, RUNS[name][1])

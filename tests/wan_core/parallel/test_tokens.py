@@ -41,7 +41,9 @@ KINDS = {
     "reference image": replace(SHAPE, reference_channels=16, in_channels=48),
     "face": replace(SHAPE, pose_channels=16, face_layers=(1,)),
 }
-SLOW = ("face",)
+ELSEWHERE = ("text to video", "control stream", "reference image")
+"""in CI with other shares or routes below, and on ranks"""
+SLOW = (*ELSEWHERE, "face")
 
 
 def model_of(shape: WanShape, numerics: Numerics = FLOAT64, **lora: Any) -> WanTransformer:

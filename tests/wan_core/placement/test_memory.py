@@ -279,9 +279,9 @@ class AdaptSome:
     ("which", "inside", "recomputing"),
     [
         pytest.param("[0-3]", r"\w+\..*", Recomputing(), marks=pytest.mark.soak),
-        ("[4-7]", r"\w+\..*", Recomputing(blocks=False)),
+        pytest.param("[4-7]", r"\w+\..*", Recomputing(blocks=False), marks=pytest.mark.soak),
         ("[1357]", r"\w+\..*", Recomputing(policy=POLICIES["attn_output"], unchecked=3)),
-        (r"\d", r"self_attn\..*", Recomputing()),
+        pytest.param(r"\d", r"self_attn\..*", Recomputing(), marks=pytest.mark.soak),
         pytest.param("5", r"\w+\..*", Recomputing(), marks=pytest.mark.soak),
     ],
     ids=["first half", "last half", "every second", "attention only", "one block"],
@@ -386,7 +386,7 @@ def test_tokens_that_pass_by_take_no_memory_of_a_layer(
         pytest.param(LoraConfig().targets, marks=pytest.mark.soak),
         (r"(vace_)?blocks\.\d+\.(self_attn|cross_attn)\.(q|k|v|o)", r"vace_blocks\.\d+\.(before|after)_proj"),
         pytest.param((r"vace_blocks\.\d+\.ffn\.\d",), marks=pytest.mark.soak),
-        (r"blocks\.(2|3)\.ffn\.0",),
+        pytest.param((r"blocks\.(2|3)\.ffn\.0",), marks=pytest.mark.soak),
     ],
     ids=["default", "both streams", "the second stream", "two blocks"],
 )
@@ -469,8 +469,17 @@ def test_one_block_of_14b_is_walked_back_in_few_gibibytes(frames: int, most: flo
     assert found.backward - found.kept <= most * GIB
 
 
+FORMS = ("INT8_CONVROT_256", "INT4_CONVROT_16", "W4A8_CONVROT_4", "W6A8_CONVROT_1024")
+
+
 @pytest.mark.parametrize("most", [1 << 27, 1 << 16], ids=["all rows", "some rows at a time"])
-@pytest.mark.parametrize("layout", ["", "NVFP4", "MXFP8", *INTEGERS, *BLOCKS])
+@pytest.mark.parametrize(
+    "layout",
+    [
+        pytest.param(layout, marks=[] if layout in ("", "NVFP4", "MXFP8", *FORMS, *BLOCKS) else pytest.mark.soak)
+        for layout in ("", "NVFP4", "MXFP8", *INTEGERS, *BLOCKS)
+    ],
+)
 def test_dequantizing_a_weight_takes_what_is_predicted(layout: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a card: on meta tensors, whose operations cast nothing beside themselves."""
     monkeypatch.setattr(sys.modules["wan_core.checkpoint.dequantise"], "_MOST_TEMPORARY_BYTES", most)

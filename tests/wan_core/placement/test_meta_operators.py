@@ -91,7 +91,7 @@ def test_a_result_that_shares_memory_shares_it_each_time(view: Callable[[Tensor]
         assert made.untyped_storage()._cdata == x.untyped_storage()._cdata
 
 
-@pytest.mark.parametrize("policy", ["full", "offload_matmul_without_batch"])
+@pytest.mark.parametrize("policy", [pytest.param("full", marks=pytest.mark.soak), "offload_matmul_without_batch"])
 def test_a_traced_step_is_the_same_byte_for_byte_as_with_every_question_asked(
     policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,15 +12,11 @@ from tests.support import stand_in_card
 from tests.support.forked import RunScript
 
 SCRIPT = Path(__file__).parents[2] / "support" / "trained_on_cards.py"
-IN_CI = (
-    "attention offloaded",
-    "optimizer offloaded",
-    "two cards, fp8, everything",
-    "nothing locked",
-    "two cards at once, fp8, swapped",
-)
+IN_CI = ("two cards, fp8, everything", "nothing locked", "two cards at once, fp8, swapped")
 LONG = (
     "plain",
+    "attention offloaded",
+    "optimizer offloaded",
     "fp8",
     "int8",
     "int8, all swapped",
@@ -41,6 +37,7 @@ ONE_WAIT = {"copy to the host: wan_core/train/optimizer_state.py:read": 1}
 """the gradient norm and the loss, and with them what an offloaded optimizer steps"""
 PAGEABLE = {"copy to the host: wan_core/placement/copies.py:start_all"}
 """what waits where the system page-locks nothing"""
+BEGUN = "copy not waited for: wan_core/placement/copies.py:start_all"
 COPIES_OF_WEIGHTS = 2 * 40 * 2 * (2 + 1)
 """in two steps, of 40 linears two matrices each: with their gradients to the host, and back"""
 BETWEEN_CARDS = {
@@ -51,13 +48,13 @@ BETWEEN_CARDS = {
 NOT_FINITE = "TrainingError: 1 steps in a row gave no usable"
 PLANTED = {
     "two blocks swapped + no wait": ("read before it arrived", NOT_FINITE),
-    "inputs offloaded + no wait before leaving": ("freed while it was copied", NOT_FINITE),
     "two cards at once + no mark": ("began before what was computed", NOT_FINITE),
     "two cards + no bridge": ("", "RuntimeError: Expected all tensors to be on the same device"),
     "a full card": ("", "OutOfMemory: The GPU ran out of memory"),
 }
 """a fault, and how the run ends"""
 LONG_PLANTED = {
+    "inputs offloaded + no wait before leaving": ("freed while it was copied", NOT_FINITE),
     "inputs offloaded + no order": ("began before what was computed", NOT_FINITE),
     "two cards at once + let go": ("freed while it was copied", NOT_FINITE),
 }
@@ -95,8 +92,7 @@ def test_a_run_on_cards_is_the_run_on_the_cpu_to_the_last_bit(trained: Any, name
     found = trained(*IN_CI, *PLANTED)[name]
     assert_as_on_the_cpu(found)
     assert (found["of_a_step"].keys() >= PAGEABLE) == (name == "nothing locked")
-    begun = found["copies"]["copy not waited for: wan_core/placement/copies.py:start_all"]
-    assert begun == COPIES_OF_WEIGHTS if name == "optimizer offloaded" else begun > 0
+    assert found["copies"][BEGUN] > 0
     between = {place for place in found["copies"] if place.startswith("copy between cards")}
     if "at once" in name:
         assert between == BETWEEN_CARDS, "elsewhere a copy between cards would let one wait for the other"
@@ -105,7 +101,10 @@ def test_a_run_on_cards_is_the_run_on_the_cpu_to_the_last_bit(trained: Any, name
 @pytest.mark.soak
 @pytest.mark.parametrize("name", LONG)
 def test_so_is_one_of_every_setting_of_memory(trained: Any, name: str) -> None:
-    assert_as_on_the_cpu(trained(*LONG)[name])
+    found = trained(*LONG)[name]
+    assert_as_on_the_cpu(found)
+    if name == "optimizer offloaded":
+        assert found["copies"][BEGUN] == COPIES_OF_WEIGHTS
 
 
 @pytest.mark.lasts(1)

@@ -45,7 +45,7 @@ def in_fp8(model: nn.Module) -> None:
         pytest.param(Recomputing(), 300, adapt, {}, marks=pytest.mark.soak),
         (Recomputing(policy=POLICIES["attn_output"], unchecked=2), 250, in_fp8, {}),
         (Recomputing(), 200, adapt, {"vace_layers": (0, 2, 3, 5)}),
-        (Recomputing(), 0, adapt, {"face_layers": (0, 3, 5), "pose_channels": 16}),
+        pytest.param(Recomputing(), 0, adapt, {"face_layers": (0, 3, 5), "pose_channels": 16}, marks=pytest.mark.soak),
         (Recomputing(), 0, adapt, {"sound_layers": (0, 3, 5), "sound_channels": 64, "sound_depth": 3}),
     ],
     ids=["one chunk", "four chunks", "fp8, five chunks, some kept", "two streams", "face", "sound"],

@@ -140,7 +140,7 @@ def automatic(job: Workload, micro_batches: int, **train: Any) -> Workload:
 @pytest.mark.parametrize(
     ("gibibytes", "micro_batches", "mode"),
     [
-        ([24, 24], 1, "split tokens"),
+        pytest.param([24, 24], 1, "split tokens", marks=pytest.mark.soak),
         ([24, 24], 4, "copy per GPU"),
         ([24, 24], 3, "split tokens"),
         ([24, 12], 1, "split tokens"),
@@ -161,7 +161,10 @@ def test_auto_takes_the_quickest_mode_for_as_many_clips_a_step(
     assert notes_of(plan, None, RTX_4090)[0] == f"Split Across GPUs, auto: {placement.chosen}"
 
 
-@pytest.mark.parametrize(("share", "mode"), [(0.5, "expert per GPU"), (0.9, "split tokens"), (0.0, "split tokens")])
+@pytest.mark.parametrize(
+    ("share", "mode"),
+    [(0.5, "expert per GPU"), (0.9, "split tokens"), pytest.param(0.0, "split tokens", marks=pytest.mark.soak)],
+)
 def test_both_experts_of_a_pair_train_at_the_same_time_where_that_is_quicker(
     small: Workload, share: float, mode: str
 ) -> None:

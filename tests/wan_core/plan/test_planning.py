@@ -58,7 +58,7 @@ def room(gibibytes: float) -> FreeMemory:
 def test_what_does_not_fit_is_refused_with_what_is_needed_what_is_free_and_the_nearest_that_fits(
     a14b: Workload,
 ) -> None:
-    short = with_frames(a14b, 17)
+    short = with_frames(recomputed(a14b), 17)
     plan = plan_memory(short, room(5.8))
     assert not plan.fits
     with pytest.raises(OutOfMemory) as refused:
@@ -163,10 +163,10 @@ def test_a_run_too_large_for_its_card_ends_before_a_weight_is_read(
 @pytest.mark.lasts(3)
 def test_a_run_that_fits_with_measures_takes_them_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train = TrainConfig(steps=1, save_every_n_steps=1, preview_every_n_steps=0, eval_items=0)
-    wide = WanShape(dim=512, ffn_dim=2048, num_heads=4, num_layers=6)
-    run = make_run(tmp_path, shape=wide, train=train, clips=2, size=(1, 32, 32))
+    wide = WanShape(dim=512, ffn_dim=2048, num_heads=4, num_layers=5)
+    run = make_run(tmp_path, shape=wide, train=train, clips=2, size=(1, 16, 16))
     whole = report_run(run.directory, run.roots)["devices"]["cpu"]["peak_bytes"]
-    monkeypatch.setenv("WAN_TRAINER_CARD_GIB", str(limit_with(run_room=whole - 60 * MIB)))
+    monkeypatch.setenv("WAN_TRAINER_CARD_GIB", str(limit_with(run_room=whole - 40 * MIB)))
     report = report_run(run.directory, run.roots)
     assert report["fits"]
     swapped = report["measures"]["blocks_to_swap"]
@@ -235,7 +235,8 @@ def test_a_copy_per_gpu_is_planned_for_the_fullest_card_and_its_share_of_host_me
 
 @pytest.mark.lasts(3)
 @pytest.mark.parametrize(
-    ("free", "shares", "once"), [((15, 15), True, True), ((15, 15), False, False), ((15, 40), True, False)]
+    ("free", "shares", "once"),
+    [((15, 15), True, True), pytest.param((15, 15), False, False, marks=pytest.mark.soak), ((15, 40), True, False)],
 )
 def test_what_rests_counts_once_for_copies_on_equal_cards(
     a14b: Workload, monkeypatch: pytest.MonkeyPatch, free: tuple[int, int], shares: bool, once: bool

@@ -138,14 +138,14 @@ def test_the_output_stays_within_the_measured_error(roots: Roots, scheme: str) -
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
-        (QuantizeConfig(include="ffn"), {n for n in LINEARS if "ffn" in n}),
-        (QuantizeConfig(exclude=r"cross_attn|ffn\.2"), {n for n in LINEARS if "cross" not in n and "ffn.2" not in n}),
+        pytest.param(QuantizeConfig(include="ffn"), {n for n in LINEARS if "ffn" in n}, marks=pytest.mark.soak),
         pytest.param(
-            QuantizeConfig(include=r"blocks\.1\.", exclude="attn"),
-            {"blocks.1.ffn.0", "blocks.1.ffn.2"},
+            QuantizeConfig(exclude=r"cross_attn|ffn\.2"),
+            {n for n in LINEARS if "cross" not in n and "ffn.2" not in n},
             marks=pytest.mark.soak,
         ),
-        (QuantizeConfig(include="nothing has this name"), set()),
+        (QuantizeConfig(include=r"blocks\.1\.", exclude="attn"), {"blocks.1.ffn.0", "blocks.1.ffn.2"}),
+        pytest.param(QuantizeConfig(include="nothing has this name"), set(), marks=pytest.mark.soak),
         (
             QuantizeConfig(keep_high_precision=False),
             LINEARS | {"text_embedding.0", "text_embedding.2", "time_embedding.0", "time_embedding.2"}
@@ -250,7 +250,7 @@ def make(root: Path, scheme: str) -> TinyRun:
 
 
 @pytest.mark.lasts(2)
-@pytest.mark.parametrize("scheme", ["fp8_e4m3fn", "int8"])
+@pytest.mark.parametrize("scheme", [pytest.param("fp8_e4m3fn", marks=pytest.mark.soak), "int8"])
 def test_a_lora_trains_on_an_eight_bit_base_and_resumes_to_the_last_bit(tmp_path: Path, scheme: str) -> None:
     straight = make(tmp_path / "straight", scheme)
     events = train_here(straight)

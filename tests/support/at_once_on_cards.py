@@ -26,8 +26,8 @@ from wan_core.load import materialize
 from wan_core.lora import LoraConfig
 from wan_core.placement import MemoryMeasures, PlacementConfig, StepShape, estimate_memory
 
-SHAPE = replace(TINY, num_layers=6)
-SIZE, ROWS, MICRO_BATCHES = (5, 24, 24), 8, 3
+SHAPE = replace(TINY, num_layers=4)
+SIZE, ROWS, MICRO_BATCHES = (5, 16, 24), 8, 3
 LORA = LoraConfig(rank=4)
 HOW = {
     "at once": {},

@@ -61,7 +61,10 @@ def test_the_reference_itself_has_no_error_at_all(run: TinyRun) -> None:
 
 
 @pytest.mark.lasts(1)
-@pytest.mark.parametrize("part", ["residual", "norm", "time", "head", "attention", "adapter"])
+@pytest.mark.parametrize(
+    "part",
+    ["residual", *(pytest.param(p, marks=pytest.mark.soak) for p in ("norm", "time", "head")), "attention", "adapter"],
+)
 def test_a_switch_that_says_what_the_reference_says_costs_exactly_nothing(run: TinyRun, part: str) -> None:
     assert errors(run, replace(REFERENCE, **{part: FP32})) == (0.0, 0.0)
 

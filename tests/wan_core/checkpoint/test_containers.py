@@ -35,8 +35,15 @@ from wan_core.load import ModelPlan, inspect_model
 from wan_core.precision import QuantizedLinear
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("prefix", ["", "model.diffusion_model.", "diffusion_model.", "base_model.model."])
+@pytest.mark.parametrize(
+    ("dtype", "prefix"),
+    [
+        pytest.param(dtype, prefix, marks=[] if not prefix or dtype == torch.bfloat16 else pytest.mark.soak)
+        for dtype in (torch.float32, torch.bfloat16, torch.float16)
+        for prefix in ("", "model.diffusion_model.", "diffusion_model.", "base_model.model.")
+    ],
+    ids=str,
+)
 def test_a_single_file_of_any_precision_and_prefix(tmp_path: Path, dtype: torch.dtype, prefix: str) -> None:
     stored = cast(WHOLE, dtype)
     save_file({prefix + name: value for name, value in stored.items()}, tmp_path / "wan.safetensors")
@@ -44,9 +51,19 @@ def test_a_single_file_of_any_precision_and_prefix(tmp_path: Path, dtype: torch.
     assert_loaded(load(tmp_path / "wan.safetensors"), stored, rests)
 
 
-@pytest.mark.parametrize("diffusers", [True, False], ids=["diffusers names", "original names"])
-@pytest.mark.parametrize("shards", [1, 3])
-@pytest.mark.parametrize("inside", ["", "transformer", "transformer_2"])
+@pytest.mark.parametrize(
+    ("inside", "shards", "diffusers"),
+    [
+        pytest.param(
+            *(inside, shards, names == "diffusers names"),
+            id=f"{inside}-{shards}-{names}",
+            marks=[] if (shards == 3) == (names == "diffusers names") else pytest.mark.soak,
+        )
+        for inside in ("", "transformer", "transformer_2")
+        for shards in (1, 3)
+        for names in ("diffusers names", "original names")
+    ],
+)
 def test_a_folder_whole_or_in_shards(tmp_path: Path, shards: int, inside: str, diffusers: bool) -> None:
     stored = cast(WHOLE, torch.bfloat16)
     write_folder(tmp_path / "Wan" / inside, stored, shards=shards, diffusers=diffusers)

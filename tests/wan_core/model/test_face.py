@@ -41,6 +41,7 @@ def inputs() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Conditioning]:
 
 
 def test_gradients_are_finite_differences() -> None:
+    """Of a part at once, each adapter along a way on which its gradient says that the loss rises as fast."""
     model, given = model_of(), inputs()
 
     def loss() -> torch.Tensor:
@@ -54,17 +55,13 @@ def test_gradients_are_finite_differences() -> None:
             checked = [adapter for name, adapter in adapters.items() if part in name]
             draws = torch.Generator().manual_seed(3)
             along = [torch.randn(adapter.shape, generator=draws).double() for adapter in checked]
+            along = [way / (adapter.grad * way).sum() for adapter, way in zip(checked, along, strict=True)]
             found = []
-            for step in (1e-5, -2e-5):
+            for step in (1e-7, -2e-7, 1e-7):
                 for adapter, way in zip(checked, along, strict=True):
                     adapter += step * way
                 found.append(float(loss()))
-            expected = 0.0
-            for adapter, way in zip(checked, along, strict=True):
-                adapter += 1e-5 * way
-                assert adapter.grad is not None
-                expected += float((adapter.grad * way).sum())
-            assert (found[0] - found[1]) / 2e-5 == pytest.approx(expected, rel=2e-5, abs=1e-9), part
+            assert (found[0] - found[1]) / 2e-7 == pytest.approx(len(checked), rel=2e-5), part
 
 
 def test_a_face_reaches_its_own_latent_frame_and_later_ones_and_a_pose_its_own() -> None:

@@ -48,7 +48,13 @@ def test_the_table_of_official_variants_is_covered() -> None:
     assert SHAPES.keys() | NOT_COMPARED == TABLE.keys() - {"_about"}
 
 
-@pytest.mark.parametrize("variant", SHAPES)
+@pytest.mark.parametrize(
+    "variant",
+    [
+        pytest.param(name, marks=pytest.mark.soak if name in ("wan2.1-t2v-14B", "wan2.1-vace-14B") else [])
+        for name in SHAPES
+    ],
+)
 def test_names_and_shapes_are_those_of_the_official_class(variant: str) -> None:
     with torch.device("meta"):
         state = WanTransformer(SHAPES[variant]).state_dict()

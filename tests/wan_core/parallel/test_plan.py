@@ -101,6 +101,7 @@ def test_the_event_model_hides_a_part_of_the_exchange() -> None:
     assert alone / split_tokens.step_seconds([card] * 2, 1e18) == pytest.approx(1.97, abs=0.03)
 
 
+@pytest.mark.soak
 @pytest.mark.lasts(1)
 def test_cards_of_unequal_speed_share_tokens_within_a_tenth_of_the_ideal() -> None:
     """24 + 12 GB: equal parts take longer than the faster card alone."""

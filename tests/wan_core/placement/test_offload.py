@@ -363,10 +363,13 @@ def fail(*_: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("bound", "away"),
-    [(0, 0), (3 * CHUNK + 1, 3), pytest.param(99 * CHUNK, LARGE, marks=pytest.mark.soak)],
+    ("bound", "away", "ours"),
+    [
+        *((0, 0, False), (3 * CHUNK + 1, 3, True), (3 * CHUNK + 1, 3, False)),
+        pytest.param(0, 0, True, marks=pytest.mark.soak),
+        *(pytest.param(99 * CHUNK, LARGE, ours, marks=pytest.mark.soak) for ours in (True, False)),
+    ],
 )
-@pytest.mark.parametrize("ours", [True, False])
 def test_inputs_beyond_the_bound_stay_on_the_device(bound: int, away: int, ours: bool) -> None:
     """A bound of ours, or the system's own, which shows only when memory is asked for."""
     moved = job(MEASURES["inputs"], kept=bound) if ours else job(MEASURES["inputs"], locked=bound)

@@ -36,7 +36,7 @@ class Seen(TorchDispatchMode):
 
 
 @pytest.mark.skipif(not shutil.which("g++"), reason="torch compiles for a CPU with a C++ compiler")
-@pytest.mark.lasts(6)
+@pytest.mark.lasts(3)
 def test_a_call_that_was_made_before_goes_to_its_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     def inputs(tokens: int) -> tuple[Tensor, Tensor, Tensor, bool]:
         cos, sin = torch.randn(2, tokens, 1, 4)

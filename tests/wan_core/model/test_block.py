@@ -75,7 +75,7 @@ def test_nothing_is_named_while_no_policy_listens(monkeypatch: pytest.MonkeyPatc
     gradients(Checkpointing())
 
 
-@pytest.mark.lasts(2)
+@pytest.mark.lasts(1)
 @pytest.mark.parametrize(
     ("shape", "frames", "backend", "frozen"),
     [(SHAPE, 1, "eager", True), pytest.param(IMAGES, 2, "aot_eager", False, marks=pytest.mark.soak)],
@@ -132,7 +132,8 @@ def conditioning(shape: WanShape, device: str) -> Conditioning:
     )
 
 
-SEEN_IN_CI = {("meta", "t2v"), ("fake", "vace")}
+SEEN_IN_CI = {("fake", "vace")}
+"""the memory of a step is planned on the meta device: tests/wan_core/placement/test_memory.py"""
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from tests.support.forked import RunScript
 SCRIPT = Path(__file__).parents[2] / "support" / "at_once_on_cards.py"
 
 
-@pytest.mark.lasts(4)
+@pytest.mark.lasts(2)
 @pytest.mark.parametrize(
     "names", [("at once",), pytest.param(("in turn", "offloaded", "offloaded, in turn"), marks=pytest.mark.soak)]
 )

@@ -38,7 +38,7 @@ def found(run_script: RunScript, tmp_path_factory: pytest.TempPathFactory) -> Ca
     return of
 
 
-@pytest.mark.lasts(10)
+@pytest.mark.lasts(3)
 @pytest.mark.parametrize("name", [*RUNS, *(pytest.param(name, marks=pytest.mark.soak) for name in LONG)])
 def test_a_run_on_two_cards_is_that_of_two_parts_on_the_cpu(found: Callable[..., dict[str, Any]], name: str) -> None:
     run = found(*(LONG if name in LONG else (*RUNS, *PLANTED)))[name]

@@ -51,7 +51,7 @@ SCHEMES = settings_of(QuantizeConfig)["scheme"].choices
 GIB = 2**30
 
 
-@pytest.mark.lasts(8)
+@pytest.mark.lasts(3)
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/status")
 @pytest.mark.parametrize("mode", ["checkpointed", pytest.param("plain", marks=pytest.mark.soak)])
 def test_the_predicted_peak_is_within_25_percent_of_the_measured_one(

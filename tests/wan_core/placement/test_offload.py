@@ -401,8 +401,7 @@ def count_blocks(moved: Job) -> None:
 @pytest.mark.parametrize(
     "base",
     [
-        *(pytest.param(one, marks=pytest.mark.soak) for one in ("float32", "int8", "nvfp4", "mxfp8")),
-        "Q8_0",
+        *(pytest.param(one, marks=pytest.mark.soak) for one in ("float32", "int8", "nvfp4", "mxfp8", "Q8_0")),
         "int8 convrot",
     ],
 )

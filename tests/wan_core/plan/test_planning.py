@@ -160,7 +160,7 @@ def test_a_run_too_large_for_its_card_ends_before_a_weight_is_read(
     assert not [event for event in said if isinstance(event, Stage) and event.total]
 
 
-@pytest.mark.lasts(3)
+@pytest.mark.lasts(1)
 def test_a_run_that_fits_with_measures_takes_them_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train = TrainConfig(steps=1, save_every_n_steps=1, preview_every_n_steps=0, eval_items=0)
     wide = WanShape(dim=512, ffn_dim=2048, num_heads=4, num_layers=5)
@@ -285,7 +285,7 @@ def test_a_rank_counts_shared_weights_once_where_the_others_rest_the_same_blocks
     assert remark_alone.startswith("So that it fits, 2 blocks")
 
 
-@pytest.mark.lasts(5)
+@pytest.mark.lasts(2)
 def test_memory_that_is_left_over_makes_a_step_faster(a14b: Workload) -> None:
     """Attention outputs first, then chunks, then blocks that keep all; on a full card attention outputs go to RAM."""
     roomy, tight = plan_memory(a14b, room(80)), plan_memory(a14b, room(16))

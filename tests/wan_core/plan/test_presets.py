@@ -75,7 +75,7 @@ def five(tmp_path_factory: pytest.TempPathFactory) -> Workload:
     return training(tmp_path_factory.mktemp("models"), FIVE)
 
 
-@pytest.mark.lasts(2)
+@pytest.mark.lasts(1)
 def test_presets_fit_the_card_in_their_names(five: Workload) -> None:
     names = ("8 GB, good", "24 GB, good")
     assert [[*check(name, five, NATIVE[FIVE]).values()] for name in names] == [

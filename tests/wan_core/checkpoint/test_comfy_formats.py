@@ -42,7 +42,13 @@ pytestmark = pytest.mark.lasts(0.08)
 # ---- values -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize(
+    "form",
+    [
+        pytest.param(form, marks=pytest.mark.soak if form in ("int8 convrot 256", "convrot codes") else [])
+        for form in FORMATS
+    ],
+)
 def test_weights_unpack_to_the_values_of_comfyuis_kernel_library(tmp_path: Path, form: str) -> None:
     """To the bit; of rotated ones to its last places, which the next test explains."""
     expected = FORMATS[form](tmp_path / "wan.safetensors")

@@ -20,6 +20,8 @@ _LONGEST = 2000
 """characters of a pattern"""
 _MOST = 2000
 """patterns of a setting"""
+_REMEMBERED = 20_000
+"""names of a pattern"""
 _CHILD = """
 import json, re, sys
 try:
@@ -57,15 +59,31 @@ def matching(
         if len(pattern) > _LONGEST:
             raise ConfigError(f"{what} {pattern[:80]!r}... has {len(pattern)} characters. Use at most {_LONGEST}.")
     found = {pattern: _matched_here(pattern, names, whole) for pattern in {*listed} & {*ours}}
-    if foreign := tuple(pattern for pattern in dict.fromkeys(listed) if pattern not in found):
-        answers, ended = _answers_of_child(foreign, tuple(names), whole)
-        for pattern, answer in zip(foreign, answers, strict=False):
+    known = {pattern: _known(pattern, whole) for pattern in listed if pattern not in found}
+    asked = tuple(name for name in dict.fromkeys(names) if any(name not in one for one in known.values()))
+    if known and (asked or not names):
+        answers, ended = _answers_of_child(tuple(known), asked, whole)
+        for pattern, answer in zip(known, answers, strict=False):
             if answer.startswith("-"):
                 raise ConfigError(f"{what} {pattern[:300]!r} is not a regular expression: {json.loads(answer[1:])}.")
-            found[pattern] = frozenset(name for name, digit in zip(names, answer[1:], strict=True) if digit == "1")
-        if len(answers) < len(foreign):
-            raise _too_much(what, foreign[len(answers)], len(names), len(answers), ended)
+            known[pattern].update(zip(asked, (digit == "1" for digit in answer[1:]), strict=True))
+        if len(answers) < len(known):
+            raise _too_much(what, tuple(known)[len(answers)], len(asked), len(answers), ended)
+    found |= {pattern: frozenset(name for name in names if one[name]) for pattern, one in known.items()}
     return [found[pattern] for pattern in listed]
+
+
+@lru_cache(maxsize=64)
+def _known_of(pattern: str, whole: bool) -> dict[str, bool]:
+    return {}
+
+
+def _known(pattern: str, whole: bool) -> dict[str, bool]:
+    """Returns the names with which a pattern was matched before, and whether it matched: `matching` adds to it."""
+    known = _known_of(pattern, whole)
+    if len(known) > _REMEMBERED:
+        known.clear()
+    return known
 
 
 def _matched_here(pattern: str, names: Iterable[str], whole: bool) -> frozenset[str]:

@@ -157,3 +157,18 @@ def test_each_target_is_matched_alone() -> None:
     lora = LoraConfig(targets=(r"(?P<a>blocks)\.0\..*", r"(?P<a>blocks)\.(\d)\.ffn\.\d", r"(?i)HEAD\.HEAD"))
     known = ["blocks.0.ffn.0", "blocks.1.ffn.0", "blocks.1.self_attn.q", "head.head"]
     assert lora.targeted(known) == ["blocks.0.ffn.0", "blocks.1.ffn.0", "head.head"]
+
+
+def test_a_name_that_was_matched_before_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model of 400 linears asks about each alone, after all at once."""
+    linears = [f"blocks.{number}.ffn.0" for number in range(40)]
+    config = QuantizeConfig(include=r"ffn\.0$", exclude=r"blocks\.1\d\.")
+    config.check_names(linears)
+    started, run = [], patterns.subprocess.run
+    monkeypatch.setattr(patterns.subprocess, "run", lambda *words, **how: started.append(words) or run(*words, **how))
+    assert [number for number, name in enumerate(linears) if config.selects(name)] == [*range(10), *range(20, 40)]
+    assert started == []
+    assert not config.selects("blocks.40.ffn.2")
+    assert len(started) == 1, "a new name is matched, once"
+    assert not config.selects("blocks.40.ffn.2")
+    assert len(started) == 1

@@ -32,8 +32,8 @@ HARD = {"gradient_accumulation_steps": 2, "ema_decay": 0.9, "caption_dropout": 0
 BUCKETS = ((2, 4, 4), (1, 4, 6), (3, 2, 4))
 """a clip of each size: (latent frames, latent height, latent width)"""
 
-OF_TWO = ("rsLoRA", "DoRA", "norms and biases", "OLoRA")
-"""kinds whose parts other kinds have too: CI trains LoRA, DoRA with norms and biases, and PiSSA"""
+OF_TWO = ("LoRA", "rsLoRA", "DoRA", "norms and biases", "OLoRA")
+"""kinds whose parts other kinds have too: CI trains DoRA with norms and biases, PiSSA, both LoKr, LoHa and OFT"""
 
 
 def hard(kind: str) -> LoraConfig:

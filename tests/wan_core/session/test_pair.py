@@ -172,14 +172,9 @@ def test_the_low_noise_expert_may_have_a_rank_and_a_learning_rate_of_its_own(tmp
 
 @pytest.mark.parametrize(
     ("tries", "order"),
-    [
-        (1, "alternating"),
-        *(
-            pytest.param(*one, marks=pytest.mark.soak)
-            for one in ((1, "high first"), (10, "high first"), (10, "alternating"))
-        ),
-    ],
+    [(1, "alternating"), (1, "high first"), (10, "high first"), (10, "alternating")],
 )
+@pytest.mark.soak
 def test_stopped_anywhere_and_resumed_equals_never_stopped(
     undisturbed: TinyRun, alternating: TinyRun, tmp_path: Path, order: str, tries: int
 ) -> None:
@@ -202,7 +197,7 @@ def test_without_room_in_host_memory_weights_are_read_again_and_nothing_else_cha
 
 
 def test_previews_go_through_both_and_change_nothing(alternating: TinyRun, tmp_path: Path) -> None:
-    run = make_pair_run(tmp_path, preview=PREVIEW, **{**SETTINGS, **ALTERNATING, "preview_every_n_steps": 3})
+    run = make_pair_run(tmp_path, preview=PREVIEW, **{**SETTINGS, **ALTERNATING, "preview_every_n_steps": 5})
     seen: list[str] = []
 
     class Watching(SignalControl):
@@ -212,7 +207,7 @@ def test_previews_go_through_both_and_change_nothing(alternating: TinyRun, tmp_p
 
     train_here(run, Watching(signals=False))
     assert files(run) == files(alternating)
-    assert seen == [f"step-{step:06d}_p0" for step in (0, 3, 6, 9, 10)]
+    assert seen == [f"step-{step:06d}_p0" for step in (0, 5, 10)]
 
 
 @pytest.mark.soak

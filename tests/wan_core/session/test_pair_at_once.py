@@ -70,6 +70,7 @@ def test_at_once_each_expert_trains_as_in_turn(
     assert files(run) == files(in_turn[0])
 
 
+@pytest.mark.soak
 def test_a_run_goes_from_turns_to_both_at_once_and_back(
     tmp_path: Path, in_turn: tuple[TinyRun, dict[str, list[float]]]
 ) -> None:
@@ -113,10 +114,10 @@ def test_a_stop_and_an_error_in_one_thread_end_both_and_lose_nothing(
 
 def test_with_dropout_they_take_turns_and_the_run_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "train_at_once", None)  # called by nobody
-    run = make_pair_run(tmp_path, lora=LoraConfig(rank=4, rank_dropout=0.1), **SETTINGS)
+    run = make_pair_run(tmp_path, lora=LoraConfig(rank=4, rank_dropout=0.1), **{**SETTINGS, "steps": 4})
     place(run, APART)
     events = train_here(run)
-    assert sum(map(len, losses(events).values())) == STEPS
+    assert sum(map(len, losses(events).values())) == 4
     said = [event.text for event in events if isinstance(event, Note)]
     assert sum(text.startswith("With dropout the experts train in turn") for text in said) == 1
 

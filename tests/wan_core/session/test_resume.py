@@ -161,6 +161,7 @@ def test_killed_at_fifty_random_moments_equals_never_killed(
         assert final_files(run) == undisturbed, f"round {number}"
 
 
+@pytest.mark.soak
 def test_the_worker_starts_under_isolated_python_with_no_stdin_and_trains_to_the_end(tmp_path: Path) -> None:
     run = make_run(tmp_path, train=settings(steps=4))
     line = launched(run)
@@ -211,6 +212,7 @@ def test_two_ranks_train_as_one_with_twice_the_micro_steps_obey_stop_and_report_
     assert read_ranks(alone.directory) == []
 
 
+@pytest.mark.soak
 def test_sigterm_to_the_controller_of_two_ranks_stops_them_all_with_their_state(
     server: ForkServer, tmp_path: Path
 ) -> None:
@@ -256,6 +258,7 @@ def test_more_steps_continue_instead_of_starting_over(server: ForkServer, tmp_pa
     assert final_files(run, 5) == final_files(straight, 5)
 
 
+@pytest.mark.soak
 def test_a_chunk_of_steps_stops_with_state_and_the_next_one_goes_on(
     server: ForkServer, tmp_path: Path, undisturbed: tuple[bytes, bytes]
 ) -> None:

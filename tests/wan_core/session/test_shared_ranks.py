@@ -121,19 +121,20 @@ def measured(server: ForkServer, run: TinyRun, first: str = "") -> tuple[int, in
     return found
 
 
-@pytest.mark.lasts(20)
+@pytest.mark.lasts(4)
+@pytest.mark.parametrize("shape", [TINY, pytest.param(WIDE, marks=pytest.mark.soak)], ids=["tiny", "wide"])
 def test_two_ranks_hold_resting_weights_once_and_train_the_same_to_the_last_bit(
-    server: ForkServer, tmp_path: Path
+    server: ForkServer, tmp_path: Path, shape: WanShape
 ) -> None:
     short = replace(SETTINGS, steps=3, save_every_n_steps=3)
-    runs = {name: make_run(tmp_path / name, train=short, shape=WIDE, plan=TWO_RANKS) for name in ("once", "twice")}
+    runs = {name: make_run(tmp_path / name, train=short, shape=shape, plan=TWO_RANKS) for name in ("once", "twice")}
     once, shared = measured(server, runs["once"])
     twice, none = measured(server, runs["twice"], PRIVATE)
-    resting = 2 * linears(WIDE)
+    resting = 2 * linears(shape)
     print(f"{resting} bytes rest; {once} held, {shared} of it shared; {twice} held without")  # noqa: T201
     assert none == 0
     assert 0 <= shared - resting < 1 << 16, "whole pages, and a door for each rank"
-    assert 0.9 * resting < twice - once < 1.1 * resting
+    assert shape is TINY or 0.9 * resting < twice - once < 1.1 * resting, "of less, noise would be as much"
     assert final(runs["once"]) == final(runs["twice"])
     assert not left_behind()
 

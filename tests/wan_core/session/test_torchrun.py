@@ -64,24 +64,23 @@ def assert_same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor
     assert all(torch.equal(value, expected[name]) for name, value in found.items())
 
 
-@pytest.mark.lasts(6)
+@pytest.mark.lasts(4)
+@pytest.mark.parametrize("machines", [pytest.param(1, marks=pytest.mark.soak), 2])
 def test_a_run_of_one_device_becomes_one_of_as_many_copies_as_torchrun_starts(
-    server: ForkServer, tmp_path: Path
+    server: ForkServer, tmp_path: Path, machines: int
 ) -> None:
     """And `--set` counts there too. On two machines it is the same run; both write the folder they have."""
     expected = make_run(tmp_path / "ours", train=SETTINGS, plan=TWO_RANKS)
     own = server.start(words(expected, "--set", "learning_rate=2e-3"), tmp_path / "ours.jsonl")
-    runs = {machines: make_run(tmp_path / str(machines), train=SETTINGS) for machines in (1, 2)}
-    assert runs[1].config.model.placement.mode == "one device"
-    for machines, run in runs.items():
-        ranks = started(server, run, "--set", "learning_rate=2e-3", machines=machines)
-        assert [rank.wait() for rank in ranks] == [0, 0], ranks[0].log()[-3000:]
-        told = json.loads((run.directory / "run.json").read_text())
-        assert told["train"]["learning_rate"] == 2e-3
-        assert (told["model"]["placement"]["mode"], told["model"]["placement"]["copies"]) == ("copy per GPU", 2)
+    run = make_run(tmp_path / "torchrun", train=SETTINGS)
+    assert run.config.model.placement.mode == "one device"
+    ranks = started(server, run, "--set", "learning_rate=2e-3", machines=machines)
+    assert [rank.wait() for rank in ranks] == [0, 0], ranks[0].log()[-3000:]
+    told = json.loads((run.directory / "run.json").read_text())
+    assert told["train"]["learning_rate"] == 2e-3
+    assert (told["model"]["placement"]["mode"], told["model"]["placement"]["copies"]) == ("copy per GPU", 2)
     assert own.wait() == 0
-    for run in runs.values():
-        assert_same(lora(run), lora(expected))
+    assert_same(lora(run), lora(expected))
 
 
 def test_without_torchrun_a_machine_starts_no_more_ranks_than_it_has_gpus(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,10 @@ def expert_run(root: Path, name: str, train: TrainConfig = QUICK) -> TinyRun:
     return TinyRun(decision.directory, run.roots, prepare_run(decision, config), run.roots_file)
 
 
-@pytest.mark.parametrize(("name", "shift"), [("tiny", 3.0), ("tiny_high_noise", 12.0), ("tiny_low_noise", 12.0)])
+@pytest.mark.parametrize(
+    ("name", "shift"),
+    [("tiny", 3.0), ("tiny_high_noise", 12.0), pytest.param("tiny_low_noise", 12.0, marks=pytest.mark.soak)],
+)
 def test_a_shift_that_is_left_to_the_model_is_trained_and_written_into_the_lora(
     tmp_path: Path, name: str, shift: float
 ) -> None:

@@ -132,7 +132,11 @@ def test_the_formula_counts_the_tokens_that_go_through(kind: str) -> None:
     assert useful < by_formula(model)[1]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+ELSEWHERE = ("wider and deeper", "with CLIP tokens", "a timestep per frame", "control stream")
+"""kinds that CI counts in other tests"""
+
+
+@pytest.mark.parametrize("kind", [pytest.param(k, marks=pytest.mark.soak) if k in ELSEWHERE else k for k in KINDS])
 def test_the_formula_counts_what_torch_counts(kind: str) -> None:
     model = model_of(KINDS[kind])
     forward, both, _ = by_formula(model)
@@ -150,7 +154,7 @@ def test_the_formula_counts_the_tokens_of_a_context() -> None:
     assert found.useful > 1.3 * by_formula(model)[1]
 
 
-@pytest.mark.parametrize("rows_differ", [False, True])
+@pytest.mark.parametrize("rows_differ", [pytest.param(False, marks=pytest.mark.soak), True])
 @pytest.mark.parametrize(
     "kind",
     ["text to video", *(pytest.param(k, marks=pytest.mark.soak) for k in ("control stream", "with CLIP tokens"))],
@@ -175,7 +179,7 @@ def test_our_count_is_that_of_maxdiffusion_for_a_14b_step_at_720p() -> None:
     assert 3 * 0.25 * found.forward / 1e12 == pytest.approx(4893.27, rel=0.003)
 
 
-@pytest.mark.parametrize("kind", ["text to video", "control stream"])
+@pytest.mark.parametrize("kind", [pytest.param("text to video", marks=pytest.mark.soak), "control stream"])
 def test_a_target_that_the_base_makes_counts_one_pass_without_adapters(kind: str) -> None:
     model = model_of(KINDS[kind])
     latent = torch.Size((SIZE[0], model.shape.out_channels, *SIZE[1:]))
@@ -188,7 +192,10 @@ def test_a_target_that_the_base_makes_counts_one_pass_without_adapters(kind: str
     assert both.flops - none.flops == pytest.approx(found.base)
 
 
-@pytest.mark.parametrize("targets", TARGETS)
+@pytest.mark.parametrize(
+    "targets",
+    [pytest.param(one, marks=pytest.mark.soak) if "of" in one or one == "outputs" else one for one in TARGETS],
+)
 def test_only_gradients_that_are_needed_are_counted(targets: str) -> None:
     model = model_of(TINY_VACE if "control" in targets else TINY, (TARGETS[targets],))
     assert by_formula(model)[:2] == pytest.approx(counted(model), rel=2e-3)

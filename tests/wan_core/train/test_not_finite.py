@@ -116,7 +116,7 @@ def test_a_save_that_is_due_in_a_streak_comes_with_the_next_good_step(tmp_path: 
     assert [e.step for e in of(events, Evaluated)] == [0, 5, 7, 9]
 
 
-@pytest.mark.parametrize("max_bad_steps", [2, 10])
+@pytest.mark.parametrize("max_bad_steps", [pytest.param(2, marks=pytest.mark.soak), 10])
 def test_a_run_none_of_whose_steps_counted_is_not_done(tmp_path: Path, max_bad_steps: int) -> None:
     """Also where its steps are over before the streak is."""
     run = make_run(tmp_path, train=steady(steps=6, max_bad_steps=max_bad_steps))

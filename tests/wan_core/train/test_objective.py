@@ -72,7 +72,13 @@ def test_noise_levels_outside_of_the_model_are_refused() -> None:
         config.narrowed((0.875, 1.0))
 
 
-@pytest.mark.parametrize("sampling", settings_of(TrainConfig)["timestep_sampling"].choices)
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        pytest.param(one, marks=[] if one in ("mode", "flux_shift") else pytest.mark.soak)
+        for one in settings_of(TrainConfig)["timestep_sampling"].choices
+    ],
+)
 def test_every_draw_of_a_job_is_that_of_its_settings(
     tmp_path: Path, sampling: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

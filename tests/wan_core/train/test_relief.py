@@ -96,12 +96,12 @@ def out_of_memory(
         yield
 
 
-TWICE = ("first block of the first step", "the loss", "before the first update", "evaluation after a save")
+TWICE = ("first block of the first step", "evaluation after a save")
 """where CI tries what is out of memory twice, which gives something up"""
-ONCE = ("backward of a block", "before a later update", "evaluation of the base")
-"""where CI tries what is out of memory once: in a pass, in an update, in an evaluation"""
-ENDS = ("first block of the first step", "before a later update")
-"""where CI tries also what is out of memory for ever: before the first save and after it"""
+ONCE = ("before a later update",)
+"""where CI tries what is out of memory once"""
+ENDS = ("before a later update",)
+"""where CI tries also what is out of memory for ever: after the first save"""
 
 
 def _long(in_ci: bool) -> list[pytest.MarkDecorator]:

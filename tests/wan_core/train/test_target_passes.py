@@ -91,7 +91,9 @@ def test_clips_of_a_class_are_trained_twice_on_the_same_noise(tmp_path: Path) ->
     assert not concept.target.passes
 
 
-@pytest.mark.parametrize("changes", [{"blocks_to_swap": 2, "memory": "manual"}, {"quantize": True}])
+@pytest.mark.parametrize(
+    "changes", [{"blocks_to_swap": 2, "memory": "manual"}, pytest.param({"quantize": True}, marks=pytest.mark.soak)]
+)
 def test_a_class_word_adds_its_error_to_the_loss_and_resumes_bitwise(tmp_path: Path, changes: dict[str, Any]) -> None:
     train = short(steps=3, eval_items=0, save_every_n_steps=1, batch_size=3)
     plan = replace(PLAN, quantize=QuantizeConfig(scheme="int8")) if changes.pop("quantize", False) else PLAN
@@ -153,8 +155,10 @@ SPLIT = PlacementConfig(mode="split blocks", devices="cpu,cpu", split_at="1")
 
 @pytest.mark.parametrize(
     ("train", "plan"),
-    [({"blocks_to_swap": 2, "memory": "manual"}, {}), ({}, {"placement": SPLIT})],
-    ids=["swapped", "split"],
+    [
+        pytest.param({"blocks_to_swap": 2, "memory": "manual"}, {}, marks=pytest.mark.soak, id="swapped"),
+        pytest.param({}, {"placement": SPLIT}, id="split"),
+    ],
 )
 def test_where_the_blocks_are_changes_nothing_in_a_slider(
     tmp_path: Path, train: dict[str, Any], plan: dict[str, Any]
@@ -167,7 +171,7 @@ def test_where_the_blocks_are_changes_nothing_in_a_slider(
     assert expected[1] > 0
 
 
-@pytest.mark.parametrize("scheme", ["int8", "Q4_0"])
+@pytest.mark.parametrize("scheme", [pytest.param("int8", marks=pytest.mark.soak), "Q4_0"])
 def test_a_slider_on_a_quantized_base_aims_at_predictions_of_that_base(tmp_path: Path, scheme: str) -> None:
     """At the start the adapters change nothing: without a difference of prompts there is nothing to learn."""
     plan = replace(PLAN, quantize=QuantizeConfig(scheme=scheme))

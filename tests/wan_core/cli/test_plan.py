@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,9 @@ import pytest
 
 from tests.support.forked import RunCommand
 from tests.support.headers import write_empty_model
+from wan_core.cli.commands import _parser
 from wan_core.cli.plan import _runs_beside
-from wan_core.errors import ExitCode
+from wan_core.errors import ExitCode, WanTrainerError
 
 GIB = 1 << 30
 
@@ -78,7 +80,12 @@ def test_the_folder_of_runs_beside_the_models_is_found(tmp_path: Path) -> None:
     assert _runs_beside(model) == (str(runs),)
 
 
-def test_what_is_missing_or_wrong_on_the_line_is_said(tmp_path: Path, wan_core_command: RunCommand) -> None:
+def plan_here(*words: str) -> None:
+    options = _parser().parse_args(["plan", *words])
+    options.run(options, lambda event: None, io.BytesIO())
+
+
+def test_what_is_missing_or_wrong_on_the_line_is_said(tmp_path: Path) -> None:
     file = write_empty_model(tmp_path / "wan2.1_t2v_1.3B_bf16.safetensors", "wan2.1-t2v-1.3B")
     for words, said in (
         ([], "plan --model FILE"),
@@ -92,6 +99,7 @@ def test_what_is_missing_or_wrong_on_the_line_is_said(tmp_path: Path, wan_core_c
         (["--model", file, "--size", "832x480x33", "--card", "big"], "--card"),
         (["--model", file, "--size", "832x480x33", "--card", ","], "--card"),
     ):
-        done = wan_core_command("plan", *map(str, words))
-        assert done.returncode == ExitCode.BAD_INPUT
-        assert said in done.stderr
+        with pytest.raises(WanTrainerError) as refused:
+            plan_here(*map(str, words))
+        assert refused.value.exit_code == ExitCode.BAD_INPUT
+        assert said in str(refused.value)

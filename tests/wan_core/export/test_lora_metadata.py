@@ -116,7 +116,7 @@ def test_a_file_for_diffusers_says_the_same_of_itself(tmp_path: Path) -> None:
         assert file.metadata() == {**said, "ss_network_alpha": "4", "format": "pt"}
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+@pytest.mark.parametrize("dtype", ["bf16", *(pytest.param(one, marks=pytest.mark.soak) for one in ("fp16", "fp32"))])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_size_of_a_file_is_known_before_it_is_written(kind: str, dtype: str) -> None:
     model = WanTransformer(replace(TINY, num_layers=1))

@@ -46,11 +46,11 @@ def test_lora_files_of_anybody_need_no_run(tmp_path: Path, pair: bool) -> None:
         for seed, name in ((1, HIGH_FILE), (2, LOW_FILE)):
             save_file(random_weights(seed=seed), tmp_path / "models" / name)
         plan, files = PAIR, (replace(FILES[0], low_noise_file=FILES[1].file), FILES[1])
-    job = SampleJob(strengths=(1.0, 2.0), preview=replace(ASKED, steps=4), seeds=(3, 4), loras=files)
+    job = SampleJob(strengths=(1.0, 2.0), preview=replace(ASKED, steps=4), seeds=(3,), loras=files)
     alone = untrained_run(plan, ASKED, cache, roots, vae_identity="v")
     clips = rendered(tmp_path / "alone", alone, job, roots)
     assert set(clips) == {cell.name for cell in job.cells()}
-    assert len(clips) == len(set(clips.values())) == 2 * (1 + 2 * 2), "each differs from each"
+    assert len(clips) == len(set(clips.values())) == 1 + 2 * 2, "each differs from each"
     trained = replace(alone, run_name="tiny", data=DataConfig(fingerprint=fingerprint, num_items=3))
     assert clips == rendered(tmp_path / "trained", trained, job, roots), "a run shows the same of them"
 

@@ -49,7 +49,7 @@ def test_outputs_change_as_they_do_in_training(kind: str) -> None:
     assert apart(changed(engine(HELD), tensors), wanted) < 1e-3, "float32 rounding of a change of one percent"
 
 
-@pytest.mark.parametrize("kind", ["LoRA", "DoRA", "LoHa"])
+@pytest.mark.parametrize("kind", ["DoRA", *(pytest.param(k, marks=pytest.mark.soak) for k in ("LoRA", "LoHa"))])
 def test_half_the_strength_is_half_the_change(kind: str) -> None:
     wanted, tensors = trained(HELD, KINDS[kind], GIVEN)
     assert apart(changed(engine(HELD), tensors, 0.5), 0.5 * wanted) < 0.02, "the model itself is not linear"

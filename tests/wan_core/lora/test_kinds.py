@@ -97,8 +97,10 @@ def in_peft(config: LoraConfig, base: nn.Linear, rank: int, alpha: float) -> Any
     return peft.inject_adapter_in_model(asked, shown)["linear"]  # type: ignore[index]
 
 
-@pytest.mark.parametrize("size", [(48, 36), (35, 97), (256, 1024), (1536, 8960)])
-@pytest.mark.parametrize("rank", [1, 4, 64])
+@pytest.mark.parametrize(
+    "size", [*(pytest.param(one, marks=pytest.mark.soak) for one in ((48, 36), (256, 1024))), (35, 97), (1536, 8960)]
+)
+@pytest.mark.parametrize("rank", [pytest.param(1, marks=pytest.mark.soak), 4, 64])
 @pytest.mark.parametrize("kind", ["LoRA", "rsLoRA", "DoRA", "LoKr", "LoHa", "OFT"])
 def test_the_parts_of_a_layer_are_named_and_sized_as_pefts(kind: str, rank: int, size: tuple[int, int]) -> None:
     wide, tall = size
@@ -230,7 +232,15 @@ def test_what_a_step_leaves_out_is_the_same_in_every_pass_and_another_in_the_nex
     assert not torch.equal(found[0], whole)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(
+            k, marks=[] if k in ("LoRA", "DoRA, norms and biases", "PiSSA", "LoHa", "OFT") else pytest.mark.soak
+        )
+        for k in KINDS
+    ],
+)
 def test_module_dropout_leaves_the_base_in_its_share_of_steps_with_gradients_of_zero(kind: str) -> None:
     model = holder(replace(KINDS[kind], module_dropout=0.3))
     one, x = adapter(model), rows()

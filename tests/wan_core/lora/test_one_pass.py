@@ -114,7 +114,7 @@ def step_of_a_block(monkeypatch: pytest.MonkeyPatch, chunk_tokens: int) -> tuple
     return [tokens.grad, *(p.grad for p in trained.values() if p.grad is not None)], seen
 
 
-@pytest.mark.parametrize("chunk_tokens", [0, 6])
+@pytest.mark.parametrize("chunk_tokens", [pytest.param(0, marks=pytest.mark.soak), 6])
 def test_matrices_converted_together_give_the_same_bits(chunk_tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
     together, seen = step_of_a_block(monkeypatch, chunk_tokens)
     assert seen.count("aten::_foreach_copy_") == 2 * (2 + (4 if chunk_tokens else 1))

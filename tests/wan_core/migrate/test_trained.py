@@ -26,7 +26,13 @@ FIXTURES = Path(__file__).parents[2] / "fixtures" / "jobs"
 DEMO = Path(__file__).parents[2] / "assets" / "demo"
 
 
-@pytest.mark.parametrize("name", ["musubi_command.sh", "ai_toolkit_wan21_1b.yaml", "diffusion_pipe_min_vram.toml"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("musubi_command.sh", "ai_toolkit_wan21_1b.yaml"),
+        pytest.param("diffusion_pipe_min_vram.toml", marks=pytest.mark.soak),
+    ],
+)
 def test_an_imported_job_trains(tmp_path: Path, name: str) -> None:
     job = read_job(FIXTURES / name, clips=3)
     if job.of("WanTrainSettings.optimizer") == "adamw8bit" and not version_of("torchao"):
@@ -42,9 +48,8 @@ def test_an_imported_job_trains(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.lasts(1)
-@pytest.mark.parametrize(
-    "name", [name if name == "a.sh" else pytest.param(name, marks=pytest.mark.soak) for name in PAIRS]
-)
+@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.soak
 def test_a_pair_of_two_commands_trains_with_the_values_of_each(tmp_path: Path, name: str) -> None:
     text = PAIRS[name].replace("_steps 600", "_steps 3").replace("_steps 1400", "_steps 7")
     (tmp_path / name).write_text(text, encoding="utf-8")

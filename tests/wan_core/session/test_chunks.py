@@ -14,7 +14,7 @@ from wan_core.plan import here
 from wan_core.session.train_job import run_job
 from wan_core.train import SaveStore, TrainConfig
 
-_SETTINGS = TrainConfig(steps=4, save_every_n_steps=2, preview_every_n_steps=0, eval_items=0, learning_rate=1e-2)
+_SETTINGS = TrainConfig(steps=2, save_every_n_steps=1, preview_every_n_steps=0, eval_items=0, learning_rate=1e-2)
 
 
 def train(run: TinyRun, steps: int = 0) -> None:
@@ -42,19 +42,19 @@ def test_a_resumed_run_keeps_its_chunks(tmp_path: Path, monkeypatch: pytest.Monk
         for name in ("old", "short", "resumed")
     }
     train(runs["old"])
-    found = SaveStore(runs["old"].directory).read(4)
+    found = SaveStore(runs["old"].directory).read(2)
     assert found is not None
-    assert found.progress == {"step": 4}, "as runs of before are saved"
+    assert found.progress == {"step": 2}, "as runs of before are saved"
     with monkeypatch.context() as planned:
         planned.setattr(here, "CHUNK_TOKENS", 24)  # as a plan chooses it
         train(runs["short"])
-        train(runs["resumed"], 2)
+        train(runs["resumed"], 1)
     sizes.clear()
     train(runs["resumed"])
     assert set(sizes) == {24}
-    found = SaveStore(runs["resumed"].directory).read(4)
+    found = SaveStore(runs["resumed"].directory).read(2)
     assert found is not None
-    assert found.progress == {"step": 4, "chunk_tokens": 24}
-    states = {name: saved(run, 4) for name, run in runs.items()}
+    assert found.progress == {"step": 2, "chunk_tokens": 24}
+    states = {name: saved(run, 2) for name, run in runs.items()}
     assert all(torch.equal(value, states["short"][name]) for name, value in states["resumed"].items())
     assert any(not torch.equal(value, states["old"][name]) for name, value in states["short"].items())

@@ -196,8 +196,9 @@ def test_without_room_in_host_memory_weights_are_read_again_and_nothing_else_cha
     assert files(run) == files(alternating)
 
 
+@pytest.mark.soak
 def test_previews_go_through_both_and_change_nothing(alternating: TinyRun, tmp_path: Path) -> None:
-    run = make_pair_run(tmp_path, preview=PREVIEW, **{**SETTINGS, **ALTERNATING, "preview_every_n_steps": 5})
+    run = make_pair_run(tmp_path, preview=PREVIEW, **{**SETTINGS, **ALTERNATING, "preview_every_n_steps": 3})
     seen: list[str] = []
 
     class Watching(SignalControl):
@@ -207,7 +208,7 @@ def test_previews_go_through_both_and_change_nothing(alternating: TinyRun, tmp_p
 
     train_here(run, Watching(signals=False))
     assert files(run) == files(alternating)
-    assert seen == [f"step-{step:06d}_p0" for step in (0, 5, 10)]
+    assert seen == [f"step-{step:06d}_p0" for step in (0, 3, 6, 9, 10)]
 
 
 @pytest.mark.soak

@@ -30,7 +30,7 @@ def files(run: TinyRun) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     ("order", "kills"),
     [
-        ("alternating", 3),
+        ("alternating", 2),
         pytest.param("alternating", 20, marks=pytest.mark.soak),
         pytest.param("after each other", 20, marks=pytest.mark.soak),
     ],

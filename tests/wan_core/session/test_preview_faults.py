@@ -97,7 +97,7 @@ def test_an_expert_that_does_not_come_back_from_a_preview_is_saved_before_the_ru
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Memory for its moments is gone: the steps it made stand in a saved step, from which the run goes on."""
-    steps = 4
+    steps = 3
     _, undisturbed = trained(made(tmp_path / "without previews", True, steps, previews=False))
     run = made(tmp_path / "full", True, steps, previews=True)
     loaded, begun = AdapterOptimizer.load, []

@@ -40,7 +40,13 @@ STEPS, CFG, SEED = 3, 2.0, 42
 CLIP = SampleConfig(sampling="custom", sampler_name="euler", scheduler="simple", steps=4, cfg=CFG, shift=5.0)
 LEVELS = [5 * t / (1 + 4 * t) for t in (1.0, 0.75, 0.5, 0.25)]
 """1, 0.9375, 0.8333, 0.625: two for each expert"""
-SETTINGS = {"steps": STEPS, "save_every_n_steps": 2, "preview_every_n_steps": 1, "caption_dropout": 0.3}
+SETTINGS = {
+    "steps": STEPS,
+    "save_every_n_steps": 2,
+    "preview_every_n_steps": 1,
+    "caption_dropout": 0.3,
+    "eval_items": 0,
+}
 FILES = {"high": HIGH_FILE, "low": LOW_FILE}
 OTHER = {"high": "low", "low": "high"}
 

@@ -244,6 +244,7 @@ def test_a_wrong_command_line_is_refused_in_one_json_line(server: ForkServer, tm
     assert "invalid choice" in worker.events()[-1]["message"]
 
 
+@pytest.mark.soak
 def test_more_steps_continue_instead_of_starting_over(server: ForkServer, tmp_path: Path) -> None:
     run = make_run(tmp_path, train=settings(steps=3, lr_scheduler="constant"))
     assert train(server, run)[0] == 0

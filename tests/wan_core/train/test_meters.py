@@ -96,7 +96,7 @@ def test_a_stage_that_was_stopped_is_recorded_up_to_there(tmp_path: Path) -> Non
     assert stages(trained(run, control=control)) == [("load", 0)]
 
 
-@pytest.mark.parametrize("stage", ["evaluate", "sample"])
+@pytest.mark.parametrize("stage", ["evaluate", pytest.param("sample", marks=pytest.mark.soak)])
 def test_a_stop_after_the_last_step_ends_as_done(tmp_path: Path, stage: str) -> None:
     run = small_run(tmp_path)
     control, reason = SignalControl(), [""]
@@ -135,7 +135,10 @@ def test_a_step_says_what_the_process_holds_and_how_much_it_computes(tmp_path: P
 PLAIN_ATTENTION = "Set base_precision to bf16, or install a torch built for this GPU."
 
 
-@pytest.mark.parametrize(("kernel", "device", "warned"), [("math", "cuda:0", 1), ("math", "cpu", 0), ("", "cuda:0", 0)])
+@pytest.mark.parametrize(
+    ("kernel", "device", "warned"),
+    [("math", "cuda:0", 1), pytest.param("math", "cpu", 0, marks=pytest.mark.soak), ("", "cuda:0", 0)],
+)
 def test_which_attention_runs_is_logged_and_the_plain_one_on_a_gpu_is_said(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -88,7 +88,7 @@ def test_what_takes_betas_is_known_to_the_importers_too() -> None:
 
 
 def saved(run: TinyRun, file: str) -> dict[str, Tensor]:
-    return load_file(run.directory / "saves" / "step-000004" / f"{file}.safetensors")
+    return load_file(run.directory / "saves" / f"step-{run.config.train.steps:06d}" / f"{file}.safetensors")
 
 
 SMALL = replace(TINY, num_layers=1)
@@ -104,7 +104,8 @@ ONE_OF_EACH = ("adamw8bit", "adafactor", "muon", "prodigy", "schedule_free")
 )
 def test_each_optimizer_trains_and_is_resumed_to_the_last_bit(tmp_path: Path, name: str) -> None:
     need(name)
-    straight, stopped = (make_run(tmp_path / key, shape=SMALL, train=settings(name)) for key in "ab")
+    short = settings(name, steps=3)
+    straight, stopped = (make_run(tmp_path / key, shape=SMALL, train=short) for key in "ab")
     events = train_here(straight)
     train_here(stopped, max_steps=2)
     train_here(stopped)
@@ -112,7 +113,7 @@ def test_each_optimizer_trains_and_is_resumed_to_the_last_bit(tmp_path: Path, na
     assert same(saved(stopped, "state"), state)
     assert same(saved(stopped, "lora"), saved(straight, "lora"))
     done = [event for event in events if isinstance(event, StepDone)]
-    assert [event.step for event in done] == [1, 2, 3, 4]
+    assert [event.step for event in done] == [1, 2, 3]
     assert all(event.lr > 0 for event in done)
     up = [value for key, value in state.items() if key.startswith("lora.") and ".lora_B." in key]
     assert up

@@ -151,6 +151,7 @@ def test_a_gpu_that_is_full_beside_torchs_own_allocator_is_full_too(
     assert warning.endswith(f"({BESIDE_TORCH.splitlines()[0]})")
 
 
+@pytest.mark.soak
 def test_so_it_is_in_an_evaluation(tmp_path: Path, undisturbed: dict[str, Tensor]) -> None:
     run = make_run(tmp_path, train=SETTINGS)
     with out_of_memory("evaluation of the base", 2, lambda: RuntimeError(BESIDE_TORCH)):

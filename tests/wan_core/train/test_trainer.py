@@ -43,7 +43,7 @@ def test_evaluation_is_the_same_again_for_any_seed_and_after_anything_else(tmp_p
 
 
 def test_evaluating_does_not_change_what_is_trained(tmp_path: Path, straight: Straight) -> None:
-    with_it = make_run(tmp_path / "a", train=steady(eval_items=3), lora=LoraConfig(rank=4, dropout=0.2))
+    with_it = make_run(tmp_path / "a", train=steady(eval_items=1), lora=LoraConfig(rank=4, dropout=0.2))
     assert len(of(train_here(with_it), Evaluated)) == 4  # the base, and every save
     assert same(state(with_it, 6), straight(steady(), lora=LoraConfig(rank=4, dropout=0.2)))
 

@@ -29,6 +29,7 @@ except SystemExit as end:
 """
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.lasts(4)
 @pytest.mark.parametrize(
@@ -45,7 +46,6 @@ except SystemExit as end:
                 optimizer="adafactor",
                 checkpointing_policy="matmul_without_batch",
             ),
-            marks=pytest.mark.soak,
         ),
     ],
     ids=["the usual run", "another kind, optimizer and policy"],

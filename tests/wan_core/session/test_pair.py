@@ -140,7 +140,7 @@ def test_each_expert_learns_what_a_run_of_its_own_would_in_either_order(
 
 
 def test_steps_are_the_runs_and_name_their_expert(alternating: TinyRun, tmp_path: Path) -> None:
-    run = make_pair_run(tmp_path, **{**SETTINGS, **ALTERNATING, "eval_items": 1})
+    run = make_pair_run(tmp_path, **{**SETTINGS, **ALTERNATING, "eval_items": 1, "eval_timesteps": (300.0, 900.0)})
     heard = train_here(run)
     steps = [(event.step, event.steps, event.expert) for event in heard if isinstance(event, StepDone)]
     order = ["high", "low"] * LOW + ["high"] * (HIGH - LOW)

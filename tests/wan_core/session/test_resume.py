@@ -104,7 +104,8 @@ def test_killed_at_any_of_ten_steps_and_resumed_equals_never_killed(
     assert read_status(run.directory).state == "done"
 
 
-@pytest.mark.parametrize("copy", [400, *(pytest.param(copy, marks=pytest.mark.soak) for copy in (4, 700))])
+@pytest.mark.soak
+@pytest.mark.parametrize("copy", [4, 400, 700])
 def test_killed_in_the_middle_of_a_copy_equals_a_run_where_nothing_was_moved(
     server: ForkServer, tmp_path: Path, undisturbed: tuple[bytes, bytes], copy: int
 ) -> None:

@@ -265,7 +265,8 @@ def test_s2v_is_trained_quantized_and_offloaded_on_all_its_inputs(tmp_path: Path
     train, found = short(steps=2, eval_items=0, preview_every_n_steps=2), {}
     quantized = replace(PLAN, quantize=QuantizeConfig(scheme=scheme))
     offloaded = replace(train, memory="manual", blocks_to_swap=3)
-    for name, plan, settings in (("whole", PLAN, train), ("quantized", quantized, offloaded)):
+    unseen = replace(train, preview_every_n_steps=0)
+    for name, plan, settings in (("whole", PLAN, unseen), ("quantized", quantized, offloaded)):
         run = make_run(
             tmp_path / name,
             shape=TINY_S2V,
@@ -278,7 +279,7 @@ def test_s2v_is_trained_quantized_and_offloaded_on_all_its_inputs(tmp_path: Path
         events = train_here(run)
         found[name] = losses(events)
         shown = [load_file(run.directory / one.latent_file) for one in events if isinstance(one, DecodeWanted)]
-        assert [one["latent"].shape for one in shown] == [(16, 2, 8, 8)] * 2
+    assert [one["latent"].shape for one in shown] == [(16, 2, 8, 8)] * 2
     model = materialize(quantized, run.roots, None)
     assert type(model.get_submodule("blocks.4.sound.q")) is type(model.get_submodule("blocks.4.self_attn.q"))
     assert type(model.get_submodule("blocks.4.sound.q")) is not torch.nn.Linear

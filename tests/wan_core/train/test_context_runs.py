@@ -39,14 +39,14 @@ def test_every_batch_brings_the_streams_of_its_clips_and_their_tokens_are_counte
 
 
 def test_a_stopped_run_goes_on_bit_for_bit_and_makes_a_plain_lora(tmp_path: Path) -> None:
-    straight = make_run(tmp_path / "a", train=short(steps=4, gradient_checkpointing=False), context=CONTEXT)
+    straight = make_run(tmp_path / "a", train=short(steps=2, gradient_checkpointing=False), context=CONTEXT)
     train_here(straight)
-    stopped = make_run(tmp_path / "b", train=short(steps=4), context=CONTEXT)
-    train_here(stopped, max_steps=3)
+    stopped = make_run(tmp_path / "b", train=short(steps=2), context=CONTEXT)
+    train_here(stopped, max_steps=1)
     train_here(stopped)
     one, other = final_state(straight), final_state(stopped)
     assert all(torch.equal(one[name], other[name]) for name in one)
-    plain = make_run(tmp_path / "c", train=short(steps=4))
+    plain = make_run(tmp_path / "c", train=short(steps=2))
     train_here(plain)
     here, there = (load_file(next((run.directory / "saves").rglob("*lora*.safetensors"))) for run in (stopped, plain))
     assert here.keys() == there.keys()

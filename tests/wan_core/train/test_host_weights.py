@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from tests.support.sessions import make_trainer, of, same, train_here
 from tests.support.tiny_run import make_pair_run, make_run
-from tests.wan_core.train.test_optimizers import IN_CI, need, saved, settings
+from tests.wan_core.train.test_optimizers import IN_CI, SMALL, need, saved, settings
 from wan_core.events import Event, Note
 from wan_core.lora import LoraConfig
 from wan_core.placement.copies import Copies, remark_once
@@ -127,8 +127,8 @@ def test_a_weight_without_a_gradient_stays_without_one() -> None:
 
 
 def test_a_run_goes_on_with_its_optimizer_elsewhere(tmp_path: Path) -> None:
-    config, lora = settings("adamw", ema_decay=0.9), LoraConfig(rank=4, max_norm=0.05)
-    straight, stopped = (make_run(tmp_path / name, train=config, lora=lora) for name in "ab")
+    config, lora = settings("adamw", ema_decay=0.9, steps=3), LoraConfig(rank=4, max_norm=0.05)
+    straight, stopped = (make_run(tmp_path / name, shape=SMALL, train=config, lora=lora) for name in "ab")
     train_here(straight)
     train_here(stopped, max_steps=2)
     moved = replace(stopped.config, train=replace(config, offload_optimizer=True))

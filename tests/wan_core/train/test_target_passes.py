@@ -95,7 +95,7 @@ def test_clips_of_a_class_are_trained_twice_on_the_same_noise(tmp_path: Path) ->
     "changes", [{"blocks_to_swap": 2, "memory": "manual"}, pytest.param({"quantize": True}, marks=pytest.mark.soak)]
 )
 def test_a_class_word_adds_its_error_to_the_loss_and_resumes_bitwise(tmp_path: Path, changes: dict[str, Any]) -> None:
-    train = short(steps=3, eval_items=0, save_every_n_steps=1, batch_size=3)
+    train = short(steps=2, eval_items=0, save_every_n_steps=1, batch_size=3)
     plan = replace(PLAN, quantize=QuantizeConfig(scheme="int8")) if changes.pop("quantize", False) else PLAN
     once, parts, plain = (
         make_run(tmp_path / name, train=replace(train, **changes), plan=plan) for name in ("once", "parts", "plain")
@@ -124,7 +124,7 @@ def slid(run: TinyRun, *, alike: bool = False) -> TinyRun:
 def test_a_slider_is_trained_from_noise_towards_the_difference_of_its_prompts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = short(steps=3, eval_items=2, batch_size=2, save_every_n_steps=1, timestep_list=(400.0,), seed=3)
+    config = short(steps=2, eval_items=2, batch_size=2, save_every_n_steps=1, timestep_list=(400.0,), seed=3)
     once, parts = (slid(make_run(tmp_path / name, train=config)) for name in ("once", "parts"))
     (opened,) = open_experts(once.directory, once.roots)
     batch = Batches(opened.cache_set, opened.cache, seed=3, batch_size=2).at(0)

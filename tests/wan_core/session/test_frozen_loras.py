@@ -178,6 +178,6 @@ def test_each_expert_of_a_pair_has_its_own(tmp_path: Path) -> None:
         inspect_model(alone, run.roots)
     atomic_write_json(run.directory / "run.json", config.to_dict())
     train_here(run)
-    columns = rendered(run, SampleJob(saved_steps=(2,), preview=replace(CLIP, steps=6, loras=(pair,))))
-    bare = rendered(run, SampleJob(saved_steps=(2,), preview=replace(CLIP, steps=6)))
+    columns = rendered(run, SampleJob(saved_steps=(2,), preview=replace(CLIP, steps=4, loras=(pair,))))
+    bare = rendered(run, SampleJob(saved_steps=(2,), preview=replace(CLIP, steps=4)))
     assert columns["baseline_p0"] != bare["baseline_p0"]

@@ -93,9 +93,10 @@ def kind_of(file: Path) -> str:
     return f"{folder}: {re.sub(r'[0-9a-f]{20,}', '*', file.name)}"
 
 
-@pytest.mark.parametrize("changes", [24, pytest.param(1000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("changes", [11, pytest.param(1000, marks=pytest.mark.soak)])
 def test_no_wrong_byte_changes_the_result_in_silence_or_ends_in_a_dead_end(world: World, changes: int) -> None:
-    """Refusals are counted by file: only what training reads and nothing can replace may refuse."""
+    """Refusals are counted by file, of which there are eleven kinds: only what training reads and nothing can replace
+    may refuse."""
     chance = random.Random(changes)
     by_kind: dict[str, list[Path]] = {}
     for file in world.files:

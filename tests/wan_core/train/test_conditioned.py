@@ -118,6 +118,7 @@ def test_a_stopped_image_to_video_run_goes_on_bit_for_bit(tmp_path: Path) -> Non
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
+@pytest.mark.soak
 def test_other_given_frames_give_another_loss(tmp_path: Path) -> None:
     run = make_run(tmp_path, shape=TINY_I2V, train=short(steps=1))
     other = make_run(tmp_path / "other", shape=TINY_I2V, train=short(steps=1))

@@ -132,7 +132,7 @@ def test_the_formula_counts_the_tokens_that_go_through(kind: str) -> None:
     assert useful < by_formula(model)[1]
 
 
-ELSEWHERE = ("wider and deeper", "with CLIP tokens", "a timestep per frame", "control stream")
+ELSEWHERE = ("wider and deeper", "with CLIP tokens", "first and last frame", "a timestep per frame", "control stream")
 """kinds that CI counts in other tests"""
 
 

@@ -30,12 +30,13 @@ pytestmark = pytest.mark.lasts(0.3)
 PREVIEW = SampleConfig(steps=2, prompts=("a", "b"))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "error",
     [
-        pytest.param(RuntimeError("the decoder broke"), marks=pytest.mark.soak),
+        RuntimeError("the decoder broke"),
         torch.OutOfMemoryError("CUDA out of memory"),
-        pytest.param(OSError(28, "disk full"), marks=pytest.mark.soak),
+        OSError(28, "disk full"),
     ],
 )
 def test_a_preview_that_fails_is_a_note_and_changes_nothing(

@@ -147,42 +147,38 @@ class Hung:
         return self.worker.events()[-1]
 
 
-@pytest.fixture(scope="module")
-def hung(server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Hung]:
-    """One run under our controller and one as torchrun starts it, at the same time: they do little but wait."""
+def hung(server: ForkServer, root: Path, *, torchrun: bool) -> Hung:
+    """A run under our controller, or as torchrun starts it."""
     settings = TrainConfig(steps=100_000, save_every_n_steps=1, preview_every_n_steps=0, eval_items=0)
-    runs = {who: make_run(tmp_path_factory.mktemp(who), train=settings, plan=TWO_RANKS) for who in ("ours", "torchrun")}
-    words = {who: ["train", str(run.directory), "--roots", str(run.roots_file)] for who, run in runs.items()}
-    ours, torchruns = (run.directory.parent for run in runs.values())
+    run = make_run(root, train=settings, plan=TWO_RANKS)
+    words = ["train", str(run.directory), "--roots", str(run.roots_file)]
+    if not torchrun:
+        controller = server.start(words, root / "out.jsonl", first=IMPATIENT)
+        controller.wait_for("saved", 3)
+        max(psutil.Process(controller.pid).children(), key=lambda rank: rank.pid).suspend()  # started last
+        return Hung(run, controller, controller.wait())
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": "2"}
-    controller = server.start(words["ours"], ours / "out.jsonl", first=IMPATIENT)
     ranks = [
         server.start(
-            words["torchrun"],
-            torchruns / f"out{rank}.jsonl",
+            words,
+            root / f"out{rank}.jsonl",
             first=IMPATIENT,
             environment={"RANK": rank, "LOCAL_RANK": rank, **place},
         )
         for rank in "01"
     ]
-    controller.wait_for("saved", 3)
     ranks[0].wait_for("saved", 3)
-    first, second = psutil.Process(controller.pid).children()
-    max(first, second, key=lambda rank: rank.pid).suspend()  # started last
     psutil.Process(ranks[1].pid).suspend()
-    found = {
-        "torchrun": Hung(runs["torchrun"], ranks[0], ranks[0].wait()),
-        "ours": Hung(runs["ours"], controller, controller.wait()),
-    }
+    found = Hung(run, ranks[0], ranks[0].wait())
     ranks[1].kill()
     return found
 
 
 @pytest.mark.lasts(10)
-def test_a_rank_that_hangs_is_named_and_ended_and_the_last_save_stands(hung: dict[str, Hung]) -> None:
-    found = hung["ours"]
+def test_a_rank_that_hangs_is_named_and_ended_and_the_last_save_stands(server: ForkServer, tmp_path: Path) -> None:
+    found = hung(server, tmp_path, torchrun=False)
     assert found.code == 1, found.worker.log()[-3000:]
     endings = json.loads((found.run.directory / "endings.json").read_text())
     assert sorted((ending["rank"], ending["silent"]) for ending in endings) == [(0, False), (1, True)]
@@ -195,9 +191,11 @@ def test_a_rank_that_hangs_is_named_and_ended_and_the_last_save_stands(hung: dic
     assert saved.step >= 3
 
 
-def test_a_rank_of_torchrun_that_hangs_is_named_by_the_one_that_waited(hung: dict[str, Hung]) -> None:
+@pytest.mark.soak
+@pytest.mark.lasts(10)
+def test_a_rank_of_torchrun_that_hangs_is_named_by_the_one_that_waited(server: ForkServer, tmp_path: Path) -> None:
     """Nobody of ours watches the ranks there: they note in torchrun's store which meeting each came to."""
-    found = hung["torchrun"]
+    found = hung(server, tmp_path, torchrun=True)
     assert found.code != 0
     assert found.last["message"].startswith("Rank 1 of this run has not answered in time, so this one ends too")
     assert read_status(found.run.directory).reason == found.last["message"]

@@ -133,7 +133,7 @@ def test_other_given_frames_give_another_loss(tmp_path: Path) -> None:
 
 
 def test_the_given_first_frame_is_clean_at_timestep_zero_and_does_not_count(tmp_path: Path) -> None:
-    share = short(steps=20, save_every_n_steps=20, batch_size=2, first_frame_conditioning_p=0.5)
+    share = short(steps=12, save_every_n_steps=12, batch_size=3, first_frame_conditioning_p=0.5)
     run = make_run(tmp_path, shape=TINY_TI2V, train=share, size=(3, 4, 4))
     given = []
     for batch in seen_batches(run):

@@ -263,6 +263,7 @@ def test_of_a_script_the_first_command_counts_and_others_are_said(tmp_path, text
         ("a.json", '{"model_family": "wan", "lora_rank": 100000}', "rank 100000 is out of range"),
         ("a.json", '{"model_family": "wan", "validation_resolution": "wide"}', "validation_resolution is 'wide'"),
         ("a.toml", "[model]\ntype='flux'", "Only Wan models are trained here"),
+        ("a.toml", "micro_batch_size_per_gpu = [[512, 'x']]\n[model]\ntype='wan'", "must be a whole number"),
         ("a.yaml", "config: {process: [{model: {arch: flux}}]}", "Only Wan models are trained here"),
         ("a.yaml", "config: {process: [{network: {type: [1]}}]}", "must be text"),
         ("a.toml", "dit = 'x'\noptimizer_args = ['betas=1']", "wrong type"),

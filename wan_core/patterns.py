@@ -82,7 +82,8 @@ def _known(pattern: str, whole: bool) -> dict[str, bool]:
     """Returns the names with which a pattern was matched before, and whether it matched: `matching` adds to it."""
     known = _known_of(pattern, whole)
     if len(known) > _REMEMBERED:
-        known.clear()
+        _known_of.cache_clear()  # and not `known`, which another thread may be reading
+        known = _known_of(pattern, whole)
     return known
 
 

@@ -172,3 +172,12 @@ def test_a_name_that_was_matched_before_starts_no_process(monkeypatch: pytest.Mo
     assert len(started) == 1, "a new name is matched, once"
     assert not config.selects("blocks.40.ffn.2")
     assert len(started) == 1
+
+
+def test_names_that_are_forgotten_are_those_of_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that reads what it knows of a pattern keeps it while another one makes room."""
+    monkeypatch.setattr(patterns, "_REMEMBERED", 2)
+    known = patterns._known("remembered", True)
+    known.update(dict.fromkeys("abc", True))
+    assert patterns._known("remembered", True) == {}
+    assert [*known] == ["a", "b", "c"]

@@ -20,6 +20,8 @@ export class CaptionEditor {
   /** The shown clip, with its caption as read from the server. @type {Caption | null} */
   #shown = null;
   #clip = -1;
+  /** How often a clip was read: the answer to an earlier read may come after a change. */
+  #reads = 0;
 
   /**
    * @param {{ scan: string, fps: number, doors: Doors, memory: Memory, resized: () => void, changed: (caption: Caption) => void,
@@ -88,6 +90,8 @@ export class CaptionEditor {
     this.element.hidden = false;
     this.resized();
     this.pressed(clip);
+    await this.choices.saved(clip);
+    if (this.#clip !== clip) return;
     await this.read();
     if (this.#clip !== clip) return;
     // The user can type at once.
@@ -104,11 +108,14 @@ export class CaptionEditor {
   async read() {
     const clip = this.#clip;
     if (clip < 0) return;
+    this.#reads += 1;
+    const read = this.#reads;
+    const wanted = () => this.#clip === clip && this.#reads === read;
     try {
       const caption = await this.doors.caption(this.scan, clip);
-      if (this.#clip === clip) this.#show(caption);
+      if (wanted()) this.#show(caption);
     } catch (error) {
-      if (this.#clip === clip) this.fail(error);
+      if (wanted()) this.fail(error);
     }
   }
 

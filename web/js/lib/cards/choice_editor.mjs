@@ -36,6 +36,8 @@ export class ChoiceEditor {
   #timer = 0;
   /** Ends when all changes are saved, with the clip of the last one. @type {Promise<Caption | null>} */
   #saved = Promise.resolve(null);
+  /** Of each clip that was changed: ends when its last change is saved. @type {Map<number, Promise<Caption | null>>} */
+  #savedOf = new Map();
 
   /**
    * @param {{ fps: number, save: (caption: Caption, choice: Choice) => Promise<Caption | null>, resized: () => void }} options
@@ -99,6 +101,11 @@ export class ChoiceEditor {
     this.#shown = null;
     this.#choice = {};
     for (const one of [this.excluding, this.whole, this.cutting, this.crop]) one.hidden = true;
+  }
+
+  /** Ends when the changes of a clip are saved, so that it is read as it is then. @param {number} clip */
+  async saved(clip) {
+    await this.#savedOf.get(clip);
   }
 
   get #duration() {
@@ -265,6 +272,7 @@ export class ChoiceEditor {
       }
       return now;
     });
+    this.#savedOf.set(clip, this.#saved);
   }
 
   /** Plays the piece only. @param {HTMLVideoElement} video */

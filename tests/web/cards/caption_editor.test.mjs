@@ -1,0 +1,133 @@
+// @ts-check
+/** A clip that is opened again shows what was saved of it, in whatever order the server answers. */
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+/** An element with as much as the editor asks of one. */
+class Stand {
+  hidden = false;
+  textContent = "";
+  value = "";
+  style = {};
+  /** @type {any[]} */
+  kids = [];
+  /** @type {Record<string, (event: any) => void>} */
+  heard = {};
+  /** @type {Record<string, string>} */
+  marks = {};
+  addEventListener(/** @type {string} */ name, /** @type {any} */ act) {
+    this.heard[name] = act;
+  }
+  setAttribute(/** @type {string} */ name, /** @type {string} */ value) {
+    this.marks[name] = value;
+  }
+  getAttribute(/** @type {string} */ name) {
+    return this.marks[name] ?? null;
+  }
+  replaceChildren(/** @type {any[]} */ ...kids) {
+    this.kids = kids;
+  }
+  querySelector() {
+    return null;
+  }
+  closest() {
+    return this;
+  }
+  focus() {}
+}
+Object.assign(globalThis, {
+  HTMLVideoElement: class extends Stand {},
+  document: { createElement: () => new Stand() },
+});
+
+/** Ends what was begun, as far as no answer is missing. */
+const rest = () => new Promise((done) => setTimeout(done, 5));
+
+/** An editor of two clips, and the questions of it that wait for an answer: `answer` answers the one of that number. */
+async function opened() {
+  const { CaptionEditor } = await import("../../../web/js/lib/cards/caption_editor.mjs");
+  /** @type {any[]} */
+  const saved = [{}, {}];
+  /** @type {{ asked: string, give: () => void }[]} */
+  const waiting = [];
+  const clip = (/** @type {number} */ number) => ({
+    ...{ clip: number, name: `clip ${number}`, caption: "seen", picture: true, duration_s: 4 },
+    choice: saved[number],
+  });
+  const later = (/** @type {string} */ asked, /** @type {any} */ answer) =>
+    new Promise((done) => waiting.push({ asked, give: () => done(answer) }));
+  /** @type {any[]} */
+  const written = [];
+  const doors = {
+    address: () => "",
+    caption: (/** @type {any} */ _, /** @type {number} */ number) =>
+      later(`read ${number}`, clip(number)),
+    choose: (
+      /** @type {any} */ _,
+      /** @type {number} */ number,
+      /** @type {any} */ was,
+      /** @type {any} */ now,
+    ) => {
+      written.push([number, was, now]);
+      saved[number] = now;
+      return later(`save ${number}`, { change: 1, caption: clip(number) });
+    },
+  };
+  const nothing = () => {};
+  const memory = { keep: nothing, drafts: new Map() };
+  const calls = { resized: nothing, changed: nothing, pressed: nothing, without: () => [] };
+  const editor = new CaptionEditor(
+    /** @type {any} */ ({ scan: "s", fps: 16, doors, memory, ...calls }),
+  );
+  const answer = async (/** @type {string} */ asked) => {
+    await rest();
+    const at = waiting.findIndex((one) => one.asked === asked);
+    assert.ok(at >= 0, `${asked} of ${waiting.map((one) => one.asked)}`);
+    waiting.splice(at, 1)[0].give();
+    await rest();
+  };
+  const press = () => /** @type {any} */ (editor.choices.excluding).heard.click();
+  return { editor, answer, press, waiting, written };
+}
+
+test("a clip that is opened again is read when its change is saved, which the next change knows", async () => {
+  const { editor, answer, press, waiting, written } = await opened();
+  editor.open(0, "clip 0");
+  await answer("read 0");
+  press();
+  editor.open(1, "clip 1");
+  press(); // its button acts on no clip yet
+  editor.open(0, "clip 0");
+  await rest();
+  assert.deepEqual(
+    waiting.map((one) => one.asked),
+    ["save 0"],
+    "no clip is read that is not open, and none before its change is saved",
+  );
+  await answer("save 0");
+  await answer("read 0");
+  assert.equal(editor.choices.excluding.textContent, "Include");
+  press();
+  await rest();
+  assert.deepEqual(written, [
+    [0, {}, { excluded: true }],
+    [0, { excluded: true }, {}],
+  ]);
+});
+
+test("an answer to an earlier read of the same clip shows nothing", async () => {
+  const { editor, answer, press, written } = await opened();
+  editor.open(0, "clip 0");
+  await rest();
+  editor.close();
+  editor.open(0, "clip 0");
+  await rest();
+  await answer("read 0"); // the earlier one
+  assert.equal(editor.choices.excluding.hidden, true);
+  await answer("read 0");
+  press();
+  editor.close();
+  await answer("save 0");
+  assert.deepEqual(written, [[0, {}, { excluded: true }]]);
+});

@@ -48,13 +48,13 @@ BETWEEN_CARDS = {
 NOT_FINITE = "TrainingError: 1 steps in a row gave no usable"
 PLANTED = {
     "two blocks swapped + no wait": ("read before it arrived", NOT_FINITE),
+    "inputs offloaded + no wait before leaving": ("freed while it was copied", NOT_FINITE),
     "two cards at once + no mark": ("began before what was computed", NOT_FINITE),
     "two cards + no bridge": ("", "RuntimeError: Expected all tensors to be on the same device"),
     "a full card": ("", "OutOfMemory: The GPU ran out of memory"),
 }
 """a fault, and how the run ends"""
 LONG_PLANTED = {
-    "inputs offloaded + no wait before leaving": ("freed while it was copied", NOT_FINITE),
     "inputs offloaded + no order": ("began before what was computed", NOT_FINITE),
     "two cards at once + let go": ("freed while it was copied", NOT_FINITE),
 }

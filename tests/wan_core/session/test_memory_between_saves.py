@@ -50,7 +50,7 @@ PLACES: dict[str, tuple[Any, str, Exception]] = {
     "the way out of a preview": (Training, "_sample", FULL),
     "a save": (expert, "exported", FULL),
 }
-IN_CI = ("every attempt of a step", "a save")
+IN_CI = ("every attempt of a step", "host memory of a batch", "a save")
 
 
 def made(root: Path, config: TrainConfig = SETTINGS) -> TinyRun:

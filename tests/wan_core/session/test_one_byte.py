@@ -101,6 +101,7 @@ def test_no_wrong_byte_changes_the_result_in_silence_or_ends_in_a_dead_end(world
     by_kind: dict[str, list[Path]] = {}
     for file in world.files:
         by_kind.setdefault(kind_of(file), []).append(file)
+    assert changes >= len(by_kind), "a kind of file is never changed"
     refused: dict[str, int] = {}
     for number in range(changes):
         kind = sorted(by_kind)[number % len(by_kind)]

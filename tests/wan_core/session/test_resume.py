@@ -245,19 +245,18 @@ def test_a_wrong_command_line_is_refused_in_one_json_line(server: ForkServer, tm
     assert "invalid choice" in worker.events()[-1]["message"]
 
 
-@pytest.mark.soak
 def test_more_steps_continue_instead_of_starting_over(server: ForkServer, tmp_path: Path) -> None:
-    run = make_run(tmp_path, train=settings(steps=3, lr_scheduler="constant"))
+    run = make_run(tmp_path, train=settings(steps=1, lr_scheduler="constant", lr_warmup_steps=0))
     assert train(server, run)[0] == 0
-    longer = replace(run.config, train=settings(steps=5, lr_scheduler="constant"))
+    longer = replace(run.config, train=settings(steps=2, lr_scheduler="constant", lr_warmup_steps=0))
     decision = choose_run(run.directory.parent, longer)
     assert (decision.action, decision.directory) == ("resume", run.directory)
     prepare_run(decision, longer)
     _, events = train(server, run)
-    assert [e["step"] for e in events if e["event"] == "step"] == [4, 5]
-    straight = make_run(tmp_path / "straight", train=settings(steps=5, lr_scheduler="constant"))
+    assert [e["step"] for e in events if e["event"] == "step"] == [2]
+    straight = make_run(tmp_path / "straight", train=settings(steps=2, lr_scheduler="constant", lr_warmup_steps=0))
     train(server, straight)
-    assert final_files(run, 5) == final_files(straight, 5)
+    assert final_files(run, 2) == final_files(straight, 2)
 
 
 @pytest.mark.soak

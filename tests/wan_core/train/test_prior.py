@@ -89,7 +89,9 @@ def state_of(run: TinyRun) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     "kind",
     [
-        pytest.param(k, marks=[] if k in ("LoRA", "DoRA, norms and biases", "PiSSA", "OFT") else pytest.mark.soak)
+        pytest.param(
+            k, marks=[] if k in ("LoRA", "DoRA, norms and biases", "LoKr", "LoHa", "PiSSA", "OFT") else pytest.mark.soak
+        )
         for k in KINDS
     ],
 )

@@ -25,6 +25,7 @@ SETTINGS = TrainConfig(
     blocks_to_swap=2,
 )  # fmt: skip
 WIDE = WanShape(dim=768, ffn_dim=3072, num_heads=6, num_layers=3)
+MIDDLE = WanShape(dim=384, ffn_dim=1536, num_heads=3, num_layers=3)
 PRIVATE = "import os; del os.memfd_create"
 """code before the command: a platform without anonymous files"""
 DIES = """
@@ -122,7 +123,7 @@ def measured(server: ForkServer, run: TinyRun, first: str = "") -> tuple[int, in
 
 
 @pytest.mark.lasts(4)
-@pytest.mark.parametrize("shape", [TINY, pytest.param(WIDE, marks=pytest.mark.soak)], ids=["tiny", "wide"])
+@pytest.mark.parametrize("shape", [MIDDLE, pytest.param(WIDE, marks=pytest.mark.soak)], ids=["middle", "wide"])
 def test_two_ranks_hold_resting_weights_once_and_train_the_same_to_the_last_bit(
     server: ForkServer, tmp_path: Path, shape: WanShape
 ) -> None:
@@ -134,7 +135,8 @@ def test_two_ranks_hold_resting_weights_once_and_train_the_same_to_the_last_bit(
     print(f"{resting} bytes rest; {once} held, {shared} of it shared; {twice} held without")  # noqa: T201
     assert none == 0
     assert 0 <= shared - resting < 1 << 16, "whole pages, and a door for each rank"
-    assert shape is TINY or 0.9 * resting < twice - once < 1.1 * resting, "of less, noise would be as much"
+    noise = 0.1 if shape is WIDE else 0.25
+    assert (1 - noise) * resting < twice - once < (1 + noise) * resting
     assert final(runs["once"]) == final(runs["twice"])
     assert not left_behind()
 

@@ -35,6 +35,10 @@ class Stand {
     return this;
   }
   focus() {}
+  setPointerCapture() {}
+  getBoundingClientRect() {
+    return { width: 100, height: 100 };
+  }
 }
 Object.assign(globalThis, {
   HTMLVideoElement: class extends Stand {},
@@ -53,6 +57,7 @@ async function opened() {
   const waiting = [];
   const clip = (/** @type {number} */ number) => ({
     ...{ clip: number, name: `clip ${number}`, caption: "seen", picture: true, duration_s: 4 },
+    bucket: { num_frames: 1, width: 64, height: 64 },
     choice: saved[number],
   });
   const later = (/** @type {string} */ asked, /** @type {any} */ answer) =>
@@ -130,4 +135,36 @@ test("an answer to an earlier read of the same clip shows nothing", async () => 
   editor.close();
   await answer("save 0");
   assert.deepEqual(written, [[0, {}, { excluded: true }]]);
+});
+
+test("a crop that is dragged when another clip is opened moves nothing of that one", async () => {
+  const { editor, answer, written } = await opened();
+  /** @type {any} */
+  const { choices } = editor;
+  const show = async (/** @type {number} */ clip) => {
+    editor.open(clip, `clip ${clip}`);
+    await answer(`read ${clip}`);
+    choices.media = { naturalWidth: 200, naturalHeight: 100 };
+    choices.draw();
+    assert.equal(choices.crop.hidden, false);
+  };
+  const mouse = {
+    pointerId: 1,
+    clientX: 50,
+    clientY: 0,
+    preventDefault() {},
+    stopPropagation() {},
+  };
+  await show(0);
+  choices.crop.parentElement = choices.crop;
+  choices.crop.heard.pointerdown(mouse);
+  choices.crop.onpointermove({ ...mouse, clientX: 60 });
+  await show(1);
+  choices.crop.onpointermove?.({ ...mouse, clientX: 90 }); // over it, no button pressed
+  editor.close();
+  await answer("save 0");
+  assert.deepEqual(
+    written.map(([clip]) => clip),
+    [0],
+  );
 });

@@ -100,6 +100,9 @@ export class ChoiceEditor {
     this.settle();
     this.#shown = null;
     this.#choice = {};
+    // A crop that is being dragged leaves the page without an event, and comes back with the next clip.
+    this.crop.onpointermove = null;
+    this.crop.onpointerup = null;
     for (const one of [this.excluding, this.whole, this.cutting, this.crop]) one.hidden = true;
   }
 
@@ -222,6 +225,9 @@ export class ChoiceEditor {
       moved = (axis ? now.clientY : now.clientX) - first;
       this.#change(withCrop(this.#choice, axis, at + moved / room));
     };
+    this.crop.onpointercancel = () => {
+      this.crop.onpointermove = null;
+    };
     this.crop.onpointerup = () => {
       this.crop.onpointermove = null;
       // A click goes to the video below.
@@ -260,19 +266,21 @@ export class ChoiceEditor {
     this.#waits = false;
     const shown = this.#shown;
     const { clip } = shown;
-    this.#saved = this.#saved.then(async (last) => {
+    const saved = this.#saved.then(async (last) => {
       // The change before this one may have been saved meanwhile.
       const before = [this.#shown, last].find((one) => one?.clip === clip) ?? shown;
       const now = await this.save(before, choice);
       if (!now) return null;
       if (this.#shown?.clip === clip) {
         this.#shown = now;
-        if (!this.#waits) this.#choice = now.choice ?? {};
+        // A later change may wait to be saved, or for its turn.
+        if (!this.#waits && this.#savedOf.get(clip) === saved) this.#choice = now.choice ?? {};
         this.draw();
       }
       return now;
     });
-    this.#savedOf.set(clip, this.#saved);
+    this.#saved = saved;
+    this.#savedOf.set(clip, saved);
   }
 
   /** Plays the piece only. @param {HTMLVideoElement} video */

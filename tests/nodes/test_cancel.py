@@ -146,7 +146,6 @@ def test_while_validating(comfy: ComfyServer) -> None:
     assert SaveStore(folder_of(comfy, "validated")).latest() is not None
 
 
-@pytest.mark.soak
 def test_cancelling_another_queue_entry_leaves_training_alone(comfy: ComfyServer) -> None:
     training = comfy.queue(training_graph("unharmed", steps=6))
     waiting = comfy.queue(training_graph("unharmed_too", steps=6))

@@ -172,7 +172,7 @@ def given_to_a_node(pack: Pack, given: Any) -> object:
 
 COSTS_OF_NODES = (
     (scrubbed, Cost(str, "", (*SIGNS, *WORDS, *MAKERS))),
-    (scrubbed, Cost(str, HOME, (*SIGNS, *WORDS, ").,;:!?]}"), "x")),
+    pytest.param(scrubbed, Cost(str, HOME, (*SIGNS, *WORDS, ").,;:!?]}"), "x"), marks=pytest.mark.soak),
     (scrubbed, Cost(str, "", ("a",), made=same_keys)),
     (scrubbed, Cost(str, "", ("a ", f"{HOME}a "), made=many_titles)),
     (asked_by_a_page, Cost(str, "", ("a\n", "--w 48 ", "a --w 48\n", "[", '{"', "# "))),

@@ -54,6 +54,7 @@ def graph_over(comfy: ComfyServer) -> Graph:
     return graph
 
 
+@pytest.mark.soak  # runs over a LoRA: tests/wan_core/session/test_frozen_loras.py
 def test_loras_act_under_the_trained_one_in_previews_and_in_columns(comfy: ComfyServer) -> None:
     graph = graph_over(comfy)
     with comfy.events() as seen:

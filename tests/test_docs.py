@@ -167,12 +167,12 @@ def test_every_command_answers_in_an_isolated_python_that_keeps_no_docstrings() 
         pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         return subprocess.run(line, cwd=ROOT, check=True, **pipe).stdout
 
-    told = [said("wan_core/launch.py", "--help"), said("wan_core/launch.py", "train", "--help")]
-    told += map(json.loads, said("-c", ANSWERS, json.dumps(words)).splitlines())
-    assert len(told) == 2 + len(words)
-    assert [text for text in told if not text.startswith("usage:")] == []
-    assert "python wan_core/launch.py check" in told[0]
-    assert all(len(text.splitlines()) > 5 for text in told)
+    helps = [said("wan_core/launch.py", "--help"), said("wan_core/launch.py", "train", "--help")]
+    helps += map(json.loads, said("-c", ANSWERS, json.dumps(words)).splitlines())
+    assert len(helps) == 2 + len(words)
+    assert [text for text in helps if not text.startswith("usage:")] == []
+    assert "python wan_core/launch.py check" in helps[0]
+    assert all(len(text.splitlines()) > 5 for text in helps)
 
 
 def test_figures_of_the_readme_are_those_of_measured() -> None:

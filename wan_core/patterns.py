@@ -21,7 +21,7 @@ _LONGEST = 2000
 _MOST = 2000
 """patterns of a setting"""
 _REMEMBERED = 20_000
-"""names of a pattern"""
+"""names kept for a pattern, with whether it matched"""
 _CHILD = """
 import json, re, sys
 try:

@@ -18,7 +18,8 @@ from typing import Any, ClassVar
 from .card import add_card_route
 from .flood import add_routes
 
-_imported = 0
+gc.freeze()
+_imported = len(sys.modules)
 
 
 def _leave_out_what_was_imported(phase: str, info: dict[str, int]) -> None:
@@ -30,7 +31,6 @@ def _leave_out_what_was_imported(phase: str, info: dict[str, int]) -> None:
 
 
 gc.callbacks.append(_leave_out_what_was_imported)
-gc.collect()
 gc.enable()  # after quick_main.py
 
 CHARACTERS = string.ascii_letters + string.digits + string.punctuation

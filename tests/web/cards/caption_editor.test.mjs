@@ -46,7 +46,7 @@ Object.assign(globalThis, {
 });
 
 /** Ends what was begun, as far as no answer is missing. */
-const rest = () => new Promise((done) => setTimeout(done, 5));
+const idle = () => new Promise((done) => setTimeout(done, 5));
 
 /** An editor of two clips, and the questions of it that wait for an answer: `answer` answers the one of that number. */
 async function opened() {
@@ -86,11 +86,11 @@ async function opened() {
     /** @type {any} */ ({ scan: "s", fps: 16, doors, memory, ...calls }),
   );
   const answer = async (/** @type {string} */ asked) => {
-    await rest();
+    await idle();
     const at = waiting.findIndex((one) => one.asked === asked);
     assert.ok(at >= 0, `${asked} of ${waiting.map((one) => one.asked)}`);
     waiting.splice(at, 1)[0].give();
-    await rest();
+    await idle();
   };
   const press = () => /** @type {any} */ (editor.choices.excluding).heard.click();
   return { editor, answer, press, waiting, written };
@@ -104,7 +104,7 @@ test("a clip that is opened again is read when its change is saved, which the ne
   editor.open(1, "clip 1");
   press(); // its button acts on no clip yet
   editor.open(0, "clip 0");
-  await rest();
+  await idle();
   assert.deepEqual(
     waiting.map((one) => one.asked),
     ["save 0"],
@@ -114,7 +114,7 @@ test("a clip that is opened again is read when its change is saved, which the ne
   await answer("read 0");
   assert.equal(editor.choices.excluding.textContent, "Include");
   press();
-  await rest();
+  await idle();
   assert.deepEqual(written, [
     [0, {}, { excluded: true }],
     [0, { excluded: true }, {}],
@@ -124,10 +124,10 @@ test("a clip that is opened again is read when its change is saved, which the ne
 test("an answer to an earlier read of the same clip shows nothing", async () => {
   const { editor, answer, press, written } = await opened();
   editor.open(0, "clip 0");
-  await rest();
+  await idle();
   editor.close();
   editor.open(0, "clip 0");
-  await rest();
+  await idle();
   await answer("read 0"); // the earlier one
   assert.equal(editor.choices.excluding.hidden, true);
   await answer("read 0");
